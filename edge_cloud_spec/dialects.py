@@ -11,13 +11,13 @@ from typing import Any
 from .decoding.policy import MAX_GRAMMAR
 from .errors import UserError, one_line
 from .nav.answer import (
-    ACTION,
-    AMOUNT,
+    ACTION_PLACE,
+    AMOUNT_PLACE,
     CLAUSES_FORM,
     DELIMITER,
-    HISTORY,
-    IMAGE,
-    INSTRUCTION,
+    HISTORY_PLACE,
+    IMAGE_PLACE,
+    INSTRUCTION_PLACE,
     NUMBER,
     USER_TEXT,
     Dialect,
@@ -85,7 +85,7 @@ def _made(name: str, chosen: Mapping[str, Any]) -> Dialect:
     ours = chosen.get("form", CLAUSES_FORM) == CLAUSES_FORM
     asked = {
         "system_text": rules_text() if ours else "",
-        "user_text": USER_TEXT if ours else INSTRUCTION,
+        "user_text": USER_TEXT if ours else INSTRUCTION_PLACE,
     }
     given = {key: value for key, value in chosen.items() if key not in ("summary", "source")}
     given["examples"] = tuple(text for text, meaning in chosen["examples"].items() if meaning)
@@ -102,12 +102,13 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
     in_clauses = dialect.form == CLAUSES_FORM
     texts = (dialect.form, dialect.separator, dialect.thinks_until, *said)
     unprintable = next((repr(text) for text in texts if not text.isprintable()), "")
-    places = dialect.user_text.count(INSTRUCTION), dialect.user_text.count(IMAGE)
+    places = dialect.user_text.count(INSTRUCTION_PLACE), dialect.user_text.count(IMAGE_PLACE)
     for wrong, why in (
         (unprintable, f"{unprintable} is not plain text on one line"),
         (
-            dialect.form.count(ACTION) != 1 and not in_clauses,
-            f"form must be {CLAUSES_FORM}, or a sentence with one {ACTION}, not {dialect.form!r}",
+            dialect.form.count(ACTION_PLACE) != 1 and not in_clauses,
+            f"form must be {CLAUSES_FORM}, or a sentence with one {ACTION_PLACE}, not "
+            f"{dialect.form!r}",
         ),
         (
             in_clauses and (dialect.most > 1 or DELIMITER in "".join(said)),
@@ -122,8 +123,9 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
             f"most must be 1 to {MOST_ACTIONS}, not {dialect.most}",
         ),
         (
-            places not in ((1, 0), (1, 1)) or dialect.user_text.count(HISTORY) > 1,
-            f"user_text must hold {INSTRUCTION} once, {IMAGE} and {HISTORY} once or never",
+            places not in ((1, 0), (1, 1)) or dialect.user_text.count(HISTORY_PLACE) > 1,
+            f"user_text must hold {INSTRUCTION_PLACE} once, {IMAGE_PLACE} and {HISTORY_PLACE} once "
+            "or never",
         ),
     ):
         if wrong:
@@ -140,28 +142,30 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
 
 def _wrong_action(dialect: Dialect, phrase: str, meaning: str) -> Iterator[str]:
     """Why this entry of the action table is invalid or ambiguous; empty if it is not."""
-    means = (phrase.count(AMOUNT), meaning.count(AMOUNT)) in ((0, 0), (1, 1)) and all(
-        parse_action(meaning.replace(AMOUNT, number)) for number in ("0.01", "9999.99")
+    means = (phrase.count(AMOUNT_PLACE), meaning.count(AMOUNT_PLACE)) in ((0, 0), (1, 1)) and all(
+        parse_action(meaning.replace(AMOUNT_PLACE, number)) for number in ("0.01", "9999.99")
     )
     if not means or not phrase or phrase != phrase.strip():
         yield (
-            f"{phrase!r} cannot mean {meaning!r}: give an action, such as turn left {AMOUNT} "
-            f"degrees, move forward 25 cm or stop, with {AMOUNT} in both or in neither"
+            f"{phrase!r} cannot mean {meaning!r}: give an action, such as turn left {AMOUNT_PLACE} "
+            f"degrees, move forward 25 cm or stop, with {AMOUNT_PLACE} in both or in neither"
         )
     said, apart = [phrase for phrase, _ in dialect.actions], dialect.separator
     if re.search(r"[0-9.]\{amount\}|\{amount\}[0-9.]", f"{apart}{phrase}{apart}"):
-        yield f"{phrase!r} has a digit or a point beside {AMOUNT}"
+        yield f"{phrase!r} has a digit or a point beside {AMOUNT_PLACE}"
     # An amount of one phrase may stand where another has a number of its own.
-    found = dict.fromkeys(re.findall("[0-9.]+", f"1 {said}") if AMOUNT in phrase else ("1",))
-    some = [phrase.replace(AMOUNT, each) for each in found if re.fullmatch(NUMBER, each)]
-    equal, measured = set(some), [each for each in said if AMOUNT in each]
+    found = dict.fromkeys(re.findall("[0-9.]+", f"1 {said}") if AMOUNT_PLACE in phrase else ("1",))
+    some = [phrase.replace(AMOUNT_PLACE, each) for each in found if re.fullmatch(NUMBER, each)]
+    equal, measured = set(some), [each for each in said if AMOUNT_PLACE in each]
     alike = [each for each in said if each in equal] + [
         each for each in measured if any(re.fullmatch(pattern_of(each), one) for one in some)
     ]
     if dialect.most > 1 and not apart:
-        alike = [each for each in said if each.startswith(phrase)] + [AMOUNT] * (AMOUNT in phrase)
+        alike = [each for each in said if each.startswith(phrase)] + [AMOUNT_PLACE] * (
+            AMOUNT_PLACE in phrase
+        )
     elif dialect.most > 1:
-        in_numbers = AMOUNT in phrase and not apart.strip("0123456789.")
+        in_numbers = AMOUNT_PLACE in phrase and not apart.strip("0123456789.")
         begins_in_it = (phrase + apart).index(apart) < len(phrase)
         alike += [apart] * (in_numbers or begins_in_it)
     if len(alike) > 1:

@@ -227,7 +227,9 @@ class Lookups:
             ),
         )
         pattern, words = pattern_of(opening.request.text, self._instructions)
-        beginnings = [] if self._end is None else self._beginnings(answers, opening.request, self._end)
+        beginnings = (
+            [] if self._end is None else self._beginnings(answers, opening.request, self._end)
+        )
         return AnswerLookup(
             answers, pattern, self._tokens(words), self._most, self._seconds, beginnings
         )

@@ -110,17 +110,3 @@ def read_yaml(path: Path, most: int = 2**18) -> Any:
     except (RecursionError, yaml.YAMLError) as error:
         raise ValueError(one_line(error)) from None
     return content
-
-
-def page(template: Path, **values: Any) -> str:
-    """An HTML page by the template in this file. It needs all its values."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # none of the commands' start
-
-    pages = Environment(
-        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return pages.get_template(template.name).render(**values)

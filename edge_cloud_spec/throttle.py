@@ -11,7 +11,7 @@ from .lru_cache import LruCache
 MAX_KINDS = 1024  # whose last time is kept
 EVERY_S = 1.0
 LONGEST_S = 60.0
-REPORT_S = 30.0  # that a problem is told
+RECENT_PROBLEM_S = 30.0  # that a problem is told
 LINES = 5  # of a log a second at most: a reader that does not read is not to block the robot
 _DIFFERS = re.compile("request [0-9a-z]+|[0-9]+")  # by which two lines of one problem may differ
 
@@ -50,7 +50,7 @@ def with_more(text: str, left_out: int) -> str:
 
 
 class Reports:
-    """Counts problems, remembers the last one for ``REPORT_S``, and logs some of them.
+    """Counts problems, remembers the last one for ``RECENT_PROBLEM_S``, and logs some of them.
 
     ``log`` writes a line. One problem, whatever its figures, is written ever more seldom while it
     goes on, and all together at most ``LINES`` a second.
@@ -68,7 +68,7 @@ class Reports:
     def recent(self, now: float) -> str:
         """The last problem while it is recent, else empty."""
         text, at = self._last
-        return text if now - at < REPORT_S else ""
+        return text if now - at < RECENT_PROBLEM_S else ""
 
     def add(self, problem: str, now: float) -> None:
         """Record a problem at ``now`` (monotonic s)."""

@@ -49,16 +49,16 @@ class ExitRules:
         self._respawns: Counter[str] = Counter()
 
     def on_exit(
-        self, name: str, role: Role, status: int, lived_s: float, said: Iterable[str]
+        self, name: str, role: Role, status: int, lived_s: float, output: Iterable[str]
     ) -> Respawn | EndAll | None:
-        """What follows an exit; None: nothing. ``said``: the process's output, newest line last.
+        """What follows an exit; None: nothing. ``output``: the process's output, newest line last.
 
         ``status``: negative for a signal; 2 means that the process cannot start with its settings,
         so it is not restarted. A status of 0 means that somebody ended the process.
         """
         text = f"{name} ended ({exit_text(status)})"
         if status >= 0:
-            text += f": {last_words(said).removeprefix('error: ')}"
+            text += f": {last_words(output).removeprefix('error: ')}"
         if role is Role.OPTIONAL:
             return None
         if role is Role.NEEDED or status in (0, CANNOT_START):
@@ -82,6 +82,6 @@ def exit_text(status: int) -> str:
 
 def last_words(lines: Iterable[str]) -> str:
     """The last line that mentions an error, else the last line."""
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if "error" in line.lower()]
-    return (errors or said or ["no output"])[-1]
+    output = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in output if "error" in line.lower()]
+    return (errors or output or ["no output"])[-1]

@@ -21,7 +21,7 @@ from ..models import EMBEDDED, FLATS, OPENAI
 from ..nav.answer import CLAUSES_FORM, ORDERS
 from ..nav.footprint import SOURCES
 from ..nav.history import MOST_TURNS
-from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
+from ..nav.settings import CONTINUOUS, DRIVE_CHOICES, STOP_AND_GO
 from ..options import about, bounded, check_namespace, chosen, described
 from ..presets import load_preset
 from ..share import share
@@ -168,8 +168,8 @@ class GraphSettings:
                 f"the drafter {drafter} needs tokenizer:=DIRECTORY, a checkpoint of the target's "
                 "family (its weights are not needed), and model:=NAME, its name at that server"
             )
-        if self.driving[0] not in DRIVES:
-            raise UserError(f"drive must be {' or '.join(DRIVES)}, not {self.driving[0]!r}")
+        if self.driving[0] not in DRIVE_CHOICES:
+            raise UserError(f"drive must be {' or '.join(DRIVE_CHOICES)}, not {self.driving[0]!r}")
         if self._in_file("drafter", "when_lost", "stop") == "creep" and (
             self._in_file("navigator", "allow_unverified", "False") != "True"
         ):

@@ -15,7 +15,7 @@ from ..nodes.runtime.parent import end_with_parent
 from ..signals import handled
 from .exits import exit_text, last_words
 
-GRACE = 4.0  # s for SIGINT, and again for SIGTERM
+SIGNAL_GRACE_S = 4.0  # s for SIGINT, and again for SIGTERM
 
 
 class Processes:
@@ -65,8 +65,8 @@ class Processes:
         for name, process in self._running.items():
             status = process.poll()
             if status is not None:
-                said = self.last_error(name) if status >= 0 else f"see {self._log(name)}"
-                raise UserError(f"{name} ended ({exit_text(status)}): {said}")
+                why = self.last_error(name) if status >= 0 else f"see {self._log(name)}"
+                raise UserError(f"{name} ended ({exit_text(status)}): {why}")
 
     def last_error(self, name: str) -> str:
         """The last line of a process's output that mentions an error, else the last line; and its
@@ -82,7 +82,7 @@ class Processes:
                 for process in running:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, number)
-                deadline = time.monotonic() + GRACE
+                deadline = time.monotonic() + SIGNAL_GRACE_S
                 for process in running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(max(0.01, deadline - time.monotonic()))

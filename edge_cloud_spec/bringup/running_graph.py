@@ -22,7 +22,7 @@ from .processes import Processes
 
 DOMAINS = range(1, 101)  # values of ROS_DOMAIN_ID whose ports every Linux leaves free
 DISCOVERY = 0.5  # s that nodes need to discover each other after the observer has them all
-STARTUP_TIMEOUT = 240.0  # s; on two busy cores 90 were measured
+GRAPH_STARTUP_S = 240.0  # s; on two busy cores 90 were measured
 
 Parameters = Mapping[str, Mapping[str, Value]]
 
@@ -67,7 +67,7 @@ def launch_graph(
     case.
 
     ``on_ready`` gets each process's name and its start-up time, s. Raises UserError if one ends by
-    itself or is not ready after ``STARTUP_TIMEOUT`` seconds.
+    itself or is not ready after ``GRAPH_STARTUP_S`` seconds.
     """
     domain = free_domain()
     environment = {
@@ -92,10 +92,10 @@ def launch_graph(
                 del waiting[name]
                 on_ready(name, time.monotonic() - begun)
             processes.check()
-            if time.monotonic() - begun > STARTUP_TIMEOUT:
+            if time.monotonic() - begun > GRAPH_STARTUP_S:
                 name = next(iter(waiting))
                 raise UserError(
-                    f"{name} is not up after {STARTUP_TIMEOUT:g} s: {processes.last_error(name)}"
+                    f"{name} is not up after {GRAPH_STARTUP_S:g} s: {processes.last_error(name)}"
                 )
             time.sleep(0.1)
         time.sleep(DISCOVERY)
@@ -107,11 +107,11 @@ def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
     if name == "cloud_verifier":
         return is_serving(settings.address)
     if name == "cloud_bridge":
-        hears = all(name in observer.subscribers(t) for t in ("draft", "decode_request"))
+        subscribes = all(name in observer.subscribers(t) for t in ("draft", "decode_request"))
         # one that serves may not have been found yet, which a first decision would complain of
         link = observer.read(lambda run_log: run_log.link_state)
         found = link is not None and link.quality == LinkQuality.CLOUD
-        return hears and (found or not settings.starts_verifier)
+        return subscribes and (found or not settings.starts_verifier)
     if name in ("drafter", "navigator"):
         topic = "instruction_status" if name == "drafter" else "nav_status"
         status = observer.read(lambda run_log: getattr(run_log, topic))

@@ -12,10 +12,10 @@ from ..nodes.endpoints import TWISTS
 from ..observe.bag import Bag, topic_of
 from ..observe.run_log import seconds_of
 from .camera import frame_of
-from .figures import SILENT, TrialMeasurements, is_still
+from .figures import NO_MESSAGE, TrialMeasurements, is_still
 
-ODOMETRY = ("nav_msgs/msg/Odometry",)
-SILENCE = 0.3  # s without commands, after which it is told nothing
+ODOMETRY_TYPES = ("nav_msgs/msg/Odometry",)
+COMMAND_GAP_S = 0.3  # s without commands, after which nothing is commanded
 
 
 def recording_of(
@@ -24,7 +24,7 @@ def recording_of(
     """The recording of a drive from a bag; topics are found by their types. Raises UserError."""
     bag, recording = Bag(path), TrialMeasurements()
     topics = {
-        "odom": topic_of(bag.topics, odom, ODOMETRY, "--odom"),
+        "odom": topic_of(bag.topics, odom, ODOMETRY_TYPES, "--odom"),
         "camera": topic_of(bag.topics, camera, TYPES.values(), "--camera"),
         "cmd_vel": topic_of(bag.topics, cmd_vel, TWISTS, "--cmd-vel"),
     }
@@ -43,8 +43,8 @@ def recording_of(
             jpeg = bytes(message.data) if hasattr(message, "format") else encode_frame(message)
             recording.frames.append(frame_of(jpeg, seconds_of(message.header.stamp), now))
         else:
-            if now - commanded > SILENCE and not is_still(*recording.commands[-1][1:]):
-                recording.command(commanded, SILENT, SILENT)
+            if now - commanded > COMMAND_GAP_S and not is_still(*recording.commands[-1][1:]):
+                recording.command(commanded, NO_MESSAGE, NO_MESSAGE)
             twist, commanded = getattr(message, "twist", message), now
             recording.command(now, twist.linear.x, twist.angular.z)
     if len(recording.poses) < 2:

@@ -16,21 +16,21 @@ import numpy as np
 from ..errors import UserError
 from ..models.image import MAX_SIDE, decode_image
 
-WIDE = 192  # columns of a picture
-FARTHEST = WIDE // 4  # that one picture is moved against the one before
+COLUMNS_WIDE = 192  # columns of a picture
+LARGEST_SHIFT = COLUMNS_WIDE // 4  # that one picture is moved against the one before
 LAGS = np.arange(-0.2, 6.0, 0.01)  # s
 FITS = 0.8  # correlation from which on a lag is believed
-TURNED = np.radians(120)  # in all, without which there is nothing to fit
+LEAST_TURN_RAD = np.radians(120)  # in all, without which there is nothing to fit
 FEWEST = 20  # pictures, and messages of odometry
-STANDS, TURNS = 0.05, 0.3  # rad/s at most, and at least
+RESTING_RATE, TURNING_RATE = 0.05, 0.3  # rad/s at most, and at least
 
 
 @dataclass(frozen=True)
 class PictureFeatures:
     """Features of a picture; ``taken``: its stamp, ``came``: its arrival, ROS time in s.
 
-    ``columns``: the mean brightness of each of ``WIDE`` columns. ``sharpness``: horizontal over
-    vertical edges; a turn of the camera blurs the former first, whatever the scene.
+    ``columns``: the mean brightness of each of ``COLUMNS_WIDE`` columns. ``sharpness``: horizontal
+    over vertical edges; a turn of the camera blurs the former first, whatever the scene.
     """
 
     taken: float
@@ -45,7 +45,7 @@ def frame_of(jpeg: bytes, taken: float, came: float) -> PictureFeatures:
         grey = decode_image(jpeg, MAX_SIDE**2).convert("L")
     except UserError as error:
         raise UserError(f"a picture cannot be read: {error}") from None
-    columns = np.asarray(grey.resize((WIDE, WIDE)), np.float64).mean(axis=0)
+    columns = np.asarray(grey.resize((COLUMNS_WIDE, COLUMNS_WIDE)), np.float64).mean(axis=0)
     pixels = np.asarray(grey, np.float64)
     across, along = (np.square(np.diff(pixels, axis=axis)).mean() for axis in (1, 0))
     return PictureFeatures(
@@ -54,12 +54,11 @@ def frame_of(jpeg: bytes, taken: float, came: float) -> PictureFeatures:
 
 
 class Lags(NamedTuple):
-    """The lag of pictures, s: the best one and its correlation; all LAGS with their correlations;
-    and the least and most over the whole time and its thirds, if these allow a measurement."""
+    """The lag of pictures, s: the best one and its correlation, and the least and most over the
+    whole time and its thirds, if these allow a measurement."""
 
     lag: float
     fit: float
-    fits: tuple[np.ndarray, np.ndarray]
     least: float
     most: float
 
@@ -76,7 +75,7 @@ def lags_of(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) 
         seen = [frame for frame in frames if begin <= frame.taken <= end]
         with suppress(UserError):
             lags.append(float(LAGS[np.argmax(_fits(seen, at[third], yaw[third]))]))
-    return Lags(lags[0], float(fits.max()), (LAGS, fits), min(lags), max(lags))
+    return Lags(lags[0], float(fits.max()), min(lags), max(lags))
 
 
 def _fits(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) -> np.ndarray:
@@ -84,7 +83,7 @@ def _fits(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) ->
     low."""
     if len(frames) < FEWEST or len(at) < FEWEST:
         raise UserError("there are too few pictures or too little odometry: record 20 seconds")
-    if np.abs(np.diff(yaw)).sum() < TURNED:
+    if np.abs(np.diff(yaw)).sum() < LEAST_TURN_RAD:
         raise UserError("the robot hardly turns: turn left and right on its spot")
     taken = np.array([frame.taken for frame in frames])
     moved = _moved(np.array([frame.columns for frame in frames]))
@@ -110,19 +109,25 @@ def blur_of(
     sharp = np.array([frame.sharpness for frame in frames])
     rate = np.abs(np.interp(taken + 0.05, at, yaw) - np.interp(taken - 0.05, at, yaw)) / 0.1
     inside = (taken > at[0] + 0.1) & (taken < at[-1] - 0.1)
-    stands, turns = inside & (rate < STANDS), inside & (rate > max(TURNS, 0.7 * rate.max()))
+    stands, turns = (
+        inside & (rate < RESTING_RATE),
+        inside & (rate > max(TURNING_RATE, 0.7 * rate.max())),
+    )
     if min(stands.sum(), turns.sum()) < 5:
         return None
     return float(np.median(sharp[turns]) / np.median(sharp[stands])), float(np.median(rate[turns]))
 
 
 def _moved(columns: np.ndarray) -> np.ndarray:
-    """By how many columns each picture after the first [n, WIDE] has shifted to the right, as when
-    the robot turns to the left."""
-    before, after, shifts = columns[:-1], columns[1:], range(-FARTHEST, FARTHEST + 1)
+    """By how many columns each picture after the first [n, COLUMNS_WIDE] has shifted to the right,
+    as when the robot turns to the left."""
+    before, after, shifts = columns[:-1], columns[1:], range(-LARGEST_SHIFT, LARGEST_SHIFT + 1)
     errors = [
-        np.square(after[:, max(0, s) : WIDE + min(0, s)] - before[:, max(0, -s) : WIDE - max(0, s)])
+        np.square(
+            after[:, max(0, s) : COLUMNS_WIDE + min(0, s)]
+            - before[:, max(0, -s) : COLUMNS_WIDE - max(0, s)]
+        )
         for s in shifts
     ]
     best = np.argmin([error.mean(axis=1) for error in errors], axis=0)
-    return np.asarray(best - FARTHEST)
+    return np.asarray(best - LARGEST_SHIFT)

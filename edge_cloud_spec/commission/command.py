@@ -11,7 +11,7 @@ from ..errors import UserError, check_installed, check_writable, exit_status
 from ..options import add_options, from_options
 from ..signals import signals_as_event
 from .figures import TrialMeasurements
-from .report import page_of, report_of, write_parameters, write_whole
+from .report import report_of, write_parameters
 from .trials import Commission, TrialSettings
 
 
@@ -22,7 +22,7 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("robot.yaml"),
         metavar="FILE",
-        help="robot.yaml, and a page beside it (%(default)s)",
+        help="the parameters (%(default)s)",
     )
     add_options(parser, TrialSettings())
     parser.add_argument(
@@ -54,24 +54,20 @@ def run_commission(args: argparse.Namespace) -> int:
     Raises UserError if nothing could be measured.
     """
     settings = from_options(TrialSettings(), args)
-    page = args.out.with_suffix(".html")
-    check_writable(page)
     if args.bag is not None:
         check_installed("rosbags", "commission --bag")
         from .bag import recording_of
 
-        recording = recording_of(args.bag, args.cmd_vel, args.odom, args.camera)
-        problem, title = "", f"What {args.bag.name} tells of its robot"
+        recording, problem = recording_of(args.bag, args.cmd_vel, args.odom, args.camera), ""
     else:
-        (recording, problem), title = _drive(args, settings), "What this robot does"
+        check_writable(args.out)
+        recording, problem = _drive(args, settings)
     if problem:
         raise UserError(f"commission ended: {problem}; nothing was written")
     report = report_of(recording, settings)
     print(report)
-    write_whole(page, page_of(report, title))
     if args.bag is None:
         print(f"wrote {write_parameters(report, args.out)}")
-    print(f"curves: {page}")
     return int(bool(report.refused))
 
 

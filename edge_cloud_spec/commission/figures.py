@@ -20,22 +20,22 @@ from ..nav.footprint import ObstacleSettings, Points
 from .camera import PictureFeatures
 
 MOVE, TURN = 0, 1
-SILENT = math.nan  # as a command: nothing was sent
+NO_MESSAGE = math.nan  # as a command: nothing was sent
 
-NONE = (0.005, 0.005)  # m/s, rad/s; what a stop is nudged by is no command
-ASIDE = (0.06, 0.12)  # m/s, rad/s that the other axis may be commanded meanwhile
-STOOD = 0.9  # s of standing, after which a run has ended
-BEFORE = 0.25  # s of standing, after which one may begin
-SETTLE = 0.7  # s after which a speed is steady
-HELD = 1.2  # s of one command, from which a steady speed is told
-STRIDE = 0.2  # s over which a speed is told; a gait sways in less
-GAP = 0.5  # s without odometry, over which nothing is measured
-LATE = 0.4  # s at the end of a stand, of which the mean is where it stands
-DRIFTS = 3.0  # s of standing, from which a drift is told
-MOVED = 0.5  # of what was commanded, with which a base has moved
-NEAR = (0.02, math.radians(2))  # m, rad about where it stands in the end
-LOWEST = (0.03, 0.06)  # m/s, rad/s that count as no dead band
-FASTEST = (1.2, 1.3)  # of its commands that a base may go: mean of both directions, and one
+NO_COMMAND = (0.005, 0.005)  # m/s, rad/s; what a stop is nudged by is no command
+OTHER_AXIS = (0.06, 0.12)  # m/s, rad/s that the other axis may be commanded meanwhile
+STOOD_AFTER_S = 0.9  # s of standing, after which a run has ended
+STOOD_BEFORE_S = 0.25  # s of standing, after which one may begin
+STEADY_AFTER_S = 0.7  # s after which a speed is steady
+STEADY_HELD_S = 1.2  # s of one command, from which a steady speed is measured
+PACE_SPAN_S = 0.2  # s over which a speed is measured; a gait sways in less
+ODOMETRY_GAP_S = 0.5  # s without odometry, over which nothing is measured
+REST_MEAN_S = 0.4  # s at the end of a stand, of which the mean is where it stands
+DRIFT_SPAN_S = 3.0  # s of standing, from which a drift is measured
+MOVED_SHARE = 0.5  # of what was commanded, with which a base has moved
+AT_REST_WITHIN = (0.02, math.radians(2))  # m, rad about where it stands in the end
+LOWEST_SPEEDS = (0.03, 0.06)  # m/s, rad/s that count as no dead band
+FASTEST_RATIOS = (1.2, 1.3)  # of its commands that a base may go: mean of both directions, and one
 HURRIES = (0.24, 0.5)  # m/s, rad/s from which a base that goes does not lose its speed by itself
 WENT, LOSES = 0.75, 0.3  # of its command that it went; s at its end, and share that is left of that
 
@@ -44,11 +44,11 @@ WENT, LOSES = 0.75, 0.3  # of its command that it went; s at its end, and share 
 class TrialMeasurements:
     """The commands, poses and pictures of a drive; only ever appended to.
 
-    ``commands``: since when (monotonic s), m/s, rad/s; SILENT while nothing was sent. ``poses``:
-    time of arrival, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS time, s.
-    ``metre``: a distance by tape and by odometry, m. ``zeroed``: when a run was ended by zero
-    commands only. ``looks``: the first frame and pose of the turns for the camera. ``scans`` of
-    each lidar: time of arrival, and points [n, 2]; ``blind``: what is wrong with its newest;
+    ``commands``: since when (monotonic s), m/s, rad/s; NO_MESSAGE while nothing was sent.
+    ``poses``: time of arrival, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS
+    time, s. ``metre``: a distance by tape and by odometry, m. ``zeroed``: when a run was ended by
+    zero commands only. ``looks``: the first frame and pose of the turns for the camera. ``scans``
+    of each lidar: time of arrival, and points [n, 2]; ``blind``: what is wrong with its newest;
     ``obstacles``: the navigator's.
     """
 
@@ -115,9 +115,10 @@ class Run:
         return self.covered - self.drift * np.maximum(0.0, self.times - self.end)
 
     @property
-    def stands(self) -> float:
+    def ended(self) -> float:
         """The distance covered when the base stood again, m or rad."""
-        since = min(self.rest - LATE, self.times[-1])  # the last it told, where odometry paused
+        # The last known, where odometry paused.
+        since = min(self.rest - REST_MEAN_S, self.times[-1])
         return float(np.mean(self.executed[self.times >= since]))
 
     @property
@@ -128,18 +129,22 @@ class Run:
     @property
     def took(self) -> float:
         """Seconds from the command's end until the base stood."""
-        away = np.abs(self.executed - self.stands) > NEAR[self.axis]
+        away = np.abs(self.executed - self.ended) > AT_REST_WITHIN[self.axis]
         return float(max([0.0, *(self.times[away] - self.end)]))
 
     @property
     def moves(self) -> bool:
         """Whether the base covered about as much as commanded."""
-        return self.stands >= MOVED * self.commanded
+        return self.ended >= MOVED_SHARE * self.commanded
 
     @property
     def blocked(self) -> bool:
         """Whether it lost its speed before the end of a command that was held."""
-        if self.speed < HURRIES[self.axis] or self.held < HELD or math.isfinite(self.silent):
+        if (
+            self.speed < HURRIES[self.axis]
+            or self.held < STEADY_HELD_S
+            or math.isfinite(self.silent)
+        ):
             return False
         *paces, last = np.diff(self.at(np.arange(self.end, self.begin, -LOSES)[::-1])) / LOSES
         went = float(np.quantile(paces, 0.75))
@@ -148,14 +153,14 @@ class Run:
     @property
     def steady(self) -> Steady | None:
         """The steady part of a held command; None if there is none."""
-        since = self.end - self.held + SETTLE
+        since = self.end - self.held + STEADY_AFTER_S
         window = (self.times >= since) & (self.times <= self.end)
-        if self.held < HELD or window.sum() < 5 or math.isfinite(self.silent):
+        if self.held < STEADY_HELD_S or window.sum() < 5 or math.isfinite(self.silent):
             return None
         speed, at_end = np.polyfit(self.times[window] - self.end, self.covered[window], 1)
         behind = self.commanded * speed / self.speed - at_end
         rolls, moving = self.farthest - at_end, speed - self.drift
-        return Steady(moving, speed / self.speed, behind, rolls, self.held - SETTLE)
+        return Steady(moving, speed / self.speed, behind, rolls, self.held - STEADY_AFTER_S)
 
 
 @dataclass(frozen=True)
@@ -193,14 +198,14 @@ def runs_of(recording: TrialMeasurements) -> list[Run]:
     for (stands, group), (_, then) in pairwise(groups):
         if stands:
             stood = group[-1, 1] - group[0, 0]
-        elif stood >= BEFORE and then[-1, 1] - then[0, 0] >= STOOD:
+        elif stood >= STOOD_BEFORE_S and then[-1, 1] - then[0, 0] >= STOOD_AFTER_S:
             found += _run(group, then[-1, 1], poses, drift or (0.0, 0.0, 0.0))
     return found
 
 
 def is_still(speed: float, turn: float) -> bool:
     """Whether this command (m/s, rad/s) means standing."""
-    return abs(speed) < NONE[MOVE] and abs(turn) < NONE[TURN]
+    return abs(speed) < NO_COMMAND[MOVE] and abs(turn) < NO_COMMAND[TURN]
 
 
 def _groups(recording: TrialMeasurements) -> list[tuple[bool, np.ndarray]]:
@@ -222,14 +227,20 @@ def _run(
     """The run of a group of commands; None if it has both axes, both directions or no odometry."""
     sent = group[~np.isnan(group[:, 2])]
     most = np.abs(sent[:, 2:]).max(axis=0)
-    axis = MOVE if most[MOVE] >= NONE[MOVE] and most[TURN] <= ASIDE[TURN] else TURN
+    axis = MOVE if most[MOVE] >= NO_COMMAND[MOVE] and most[TURN] <= OTHER_AXIS[TURN] else TURN
     along, lasted = sent[:, 2 + axis], sent[:, 1] - sent[:, 0]
     total = float(along @ lasted)
     begin, end, rest = sent[0, 0], group[-1, 1], min(rest, group[-1, 1] + 2.0)
     times, x, y, yaw = poses[(poses[:, 0] >= begin - 0.3) & (poses[:, 0] <= rest)].T
     to_and_fro = abs(total) < 0.99 * np.abs(along) @ lasted
-    both = axis == TURN and most[MOVE] > ASIDE[MOVE]
-    if to_and_fro or both or len(times) < 5 or times[-1] < end or np.diff(times).max() > GAP:
+    both = axis == TURN and most[MOVE] > OTHER_AXIS[MOVE]
+    if (
+        to_and_fro
+        or both
+        or len(times) < 5
+        or times[-1] < end
+        or np.diff(times).max() > ODOMETRY_GAP_S
+    ):
         return []
     way, sign = yaw if axis == TURN else _ahead(x, y, yaw), math.copysign(1.0, total)
     covered = sign * (way - np.interp(begin, times, way))
@@ -253,7 +264,7 @@ def drift_of(recording: TrialMeasurements) -> tuple[float, float, float] | None:
     sums, (times, x, y, yaw) = np.zeros(4), np.array(recording.poses).reshape(-1, 4).T
     for stands, group in _groups(recording):
         begin, end = max(group[0, 0] + 1.0, times[0]), group[-1, 1]
-        if stands and end - begin >= DRIFTS:
+        if stands and end - begin >= DRIFT_SPAN_S:
             (dx, dy, turned) = (np.diff(np.interp([begin, end], times, o))[0] for o in (x, y, yaw))
             heading = np.interp((begin + end) / 2, times, yaw)
             ahead = math.cos(heading) * dx + math.sin(heading) * dy
@@ -266,19 +277,19 @@ def axis_figures(recording: TrialMeasurements, axis: int) -> AxisFigures:
     """The figures of one axis, as far as the recording has them."""
     runs = tuple(run for run in runs_of(recording) if run.axis == axis)
     drifts = drift_of(recording)
-    heard = [run for run in runs if math.isinf(run.silent)]
-    follows = [run for run in heard if run.moves and run.speed > LOWEST[axis]]
+    sent = [run for run in runs if math.isinf(run.silent)]
+    follows = [run for run in sent if run.moves and run.speed > LOWEST_SPEEDS[axis]]
     stops = [run for run in follows if run.end != recording.zeroed]
     steady = [(run, found) for run in follows if (found := run.steady)]
     ratios = [(run.speed, found.ratio) for run, found in steady]
-    shares = [run.stands / run.commanded for run in follows]
+    shares = [run.ended / run.commanded for run in follows]
     # What it goes beyond that is overshoot.
     beyond = [
-        run.farthest - run.commanded * min(FASTEST[1], max(1.0, near(ratios, run.speed)))
+        run.farthest - run.commanded * min(FASTEST_RATIOS[1], max(1.0, near(ratios, run.speed)))
         for run in follows
     ]
-    slowest = slowest_of(heard, axis)
-    moves = [run for run in heard if run.speed > max(LOWEST[axis], slowest or 0.0)]
+    slowest = slowest_of(sent, axis)
+    moves = [run for run in sent if run.speed > max(LOWEST_SPEEDS[axis], slowest or 0.0)]
     goes = [(run, found) for run in moves if (found := run.steady)]
     both = [_ratio([one for one in goes if one[0].sign == sign]) for sign in (-1.0, 1.0)]
     stopping: dict[float, list[Run]] = {}
@@ -310,15 +321,15 @@ def near(ratios: Sequence[tuple[float, float]], speed: float) -> float:
 
 
 def slowest_of(runs: Sequence[Run], axis: int) -> float | None:
-    """The slowest speed that moves the base; 0 if even LOWEST does; None: not tried."""
+    """The slowest speed that moves the base; 0 if even LOWEST_SPEEDS does; None: not tried."""
     shares: dict[tuple[float, float], list[float]] = {}
     for run in runs:
         if run.held > max(1.0, 0.9 * (run.end - run.begin)):
             of = shares.setdefault((round(run.speed, 3), run.sign), [])
-            of.append(run.stands / run.commanded)
-    still = [speed for (speed, _), made in shares.items() if np.mean(made) < MOVED]
+            of.append(run.ended / run.commanded)
+    still = [speed for (speed, _), made in shares.items() if np.mean(made) < MOVED_SHARE]
     moves = [speed for speed, _ in shares if speed > max(still, default=0.0)]
-    if not moves or (not still and min(moves) > LOWEST[axis]):
+    if not moves or (not still and min(moves) > LOWEST_SPEEDS[axis]):
         return None
     return min(moves) if still else 0.0
 
@@ -327,12 +338,14 @@ def timeout_of(recording: TrialMeasurements, axes: Sequence[AxisFigures]) -> flo
     """After how many seconds without commands the base stops by itself; infinite: never."""
     found = []
     for run in runs_of(recording):
-        before = (run.times >= run.begin + SETTLE) & (run.times <= run.silent)
-        if math.isinf(run.silent) or run.silent - run.begin < HELD or before.sum() < 5:
+        before = (run.times >= run.begin + STEADY_AFTER_S) & (run.times <= run.silent)
+        if math.isinf(run.silent) or run.silent - run.begin < STEADY_HELD_S or before.sum() < 5:
             continue
         own = np.polyfit(run.times[before], run.covered[before], 1)[0] - run.drift
-        centres = run.silent + np.arange(0.0, run.end - run.silent - STRIDE / 2, 0.01)
-        pace = (run.at(centres + STRIDE / 2) - run.at(centres - STRIDE / 2)) / STRIDE - run.drift
+        centres = run.silent + np.arange(0.0, run.end - run.silent - PACE_SPAN_S / 2, 0.01)
+        pace = (
+            run.at(centres + PACE_SPAN_S / 2) - run.at(centres - PACE_SPAN_S / 2)
+        ) / PACE_SPAN_S - run.drift
         slow = centres[pace < own / math.e]  # as of a lag that long
         if not len(slow):
             return math.inf

@@ -21,14 +21,17 @@ from ..nav.footprint import ObstacleSettings, Points
 from .figures import Run, TrialMeasurements
 
 EVERY = 0.4  # s between two scans that are kept
-APART, FARTHEST = 0.2, 6.0  # m; points farther apart were not seen twice; farther ones are sparse
+# Points farther apart were not seen twice; farther ones are sparse.
+SEEN_TWICE_M, FARTHEST_POINT_M = 0.2, 6.0
 WITHIN = ((0.15, 1.5), (0.08, 0.7))  # m, rad of the runs between whose stands scans are compared
-STANDS = 0.5  # s from a command's end, after which a scan shows where it stood
-MOST, SOME = 4, 4  # longest pairs of an axis; every so many points are looked for in the other scan
-STEP = 15  # degrees between two candidates, and a fifth of it at last
+REST_DELAY_S = 0.5  # s from a command's end, after which a scan shows where it stood
+# The pairs of an axis; every so many points are looked for in the other scan.
+LONGEST_PAIRS, POINT_STRIDE = 4, 4
+YAW_STEP = 15  # degrees between two candidates, and a fifth of it at last
 SCALES, ROUGHLY = np.arange(0.6, 1.61, 0.02), (0.7, 1.0, 1.4)  # of odometry's way
 CLEAR = (1.25, 0.004)  # times, and m more, that other candidates are farther off
-BODY, ROOM = 0.25, 0.02  # m around it in which it sees only itself; m more than it sees
+# Around the body, where it sees only itself; more than it sees.
+BODY_NEAR_M, BODY_EXTRA_M = 0.25, 0.02
 SECTORS, SEEN = 8, 0.85  # headings of the base, and their share in which it sees itself
 
 Pair = tuple[Points, Points, NDArray[np.float64], float]
@@ -37,11 +40,11 @@ Pair = tuple[Points, Points, NDArray[np.float64], float]
 
 class MeasuredMount(NamedTuple):
     """How a lidar's points are turned from where they are, rad to the left; ``hangs``: they are
-    mirrored before; ``told``: metres by odometry of one by the points."""
+    mirrored before; ``metre``: metres by odometry of one by the points."""
 
     yaw: float
     hangs: bool
-    told: float
+    metre: float
 
 
 def thinned(points: Points) -> Points:
@@ -55,7 +58,7 @@ def own_points(recording: TrialMeasurements, source: str) -> Points:
     times, points = zip(*recording.scans[source], strict=True)
     yaws = np.interp(times, *np.array(recording.poses)[:, [0, 3]].T)
     sectors = (yaws * SECTORS / math.tau).astype(int) % SECTORS
-    near = [one[recording.obstacles.beyond(one) < BODY] for one in points]
+    near = [one[recording.obstacles.beyond(one) < BODY_NEAR_M] for one in points]
     seen = np.zeros((len(near), 360))
     for row, one in zip(seen, near, strict=True):
         row[_degrees(one)[:, None] + (-1, 0, 1)] = 1.0  # legs sway
@@ -70,7 +73,9 @@ def body_around(own: Points, body: ObstacleSettings) -> dict[str, float]:
     x, y = own.T
     ends = {"front": x, "rear": -x, "side": np.abs(y)}
     most = {name: float(at.max(initial=0.0)) for name, at in ends.items()}
-    return {name: round(at + ROOM, 2) for name, at in most.items() if at > getattr(body, name)}
+    return {
+        name: round(at + BODY_EXTRA_M, 2) for name, at in most.items() if at > getattr(body, name)
+    }
 
 
 def mount_of(
@@ -79,23 +84,23 @@ def mount_of(
     """How a lidar is mounted; None if its surroundings do not tell."""
     axes = [[_pair(recording, source, run, own) for run in runs if run.axis == a] for a in (0, 1)]
     moves, turns = (
-        sorted((p for p in pairs if p), key=lambda p: -math.hypot(*p[2], p[3]))[:MOST]
+        sorted((p for p in pairs if p), key=lambda p: -math.hypot(*p[2], p[3]))[:LONGEST_PAIRS]
         for pairs in axes
     )
     scores = {
         (yaw, hangs): min(_apart(moves + turns, yaw, hangs, scale) for scale in ROUGHLY)
-        for yaw, hangs in product(range(-180, 180, STEP), (False, True))
+        for yaw, hangs in product(range(-180, 180, YAW_STEP), (False, True))
     }
     best, hangs = min(scores, key=lambda one: scores[one])
     others = min(
         score
         for (yaw, other), score in scores.items()
-        if other != hangs or abs(math.remainder(yaw - best, 360)) > 2 * STEP
+        if other != hangs or abs(math.remainder(yaw - best, 360)) > 2 * YAW_STEP
     )
     if not (moves and turns) or others < CLEAR[0] * scores[best, hangs] + CLEAR[1]:
         return None
     scale = min(SCALES, key=lambda one: _apart(moves, best, hangs, one))
-    fine = range(best - STEP, best + STEP + 1, STEP // 5)
+    fine = range(best - YAW_STEP, best + YAW_STEP + 1, YAW_STEP // 5)
     yaw = min(fine, key=lambda one: _apart(moves, one, hangs, scale))
     return MeasuredMount(math.remainder(math.radians(yaw), math.tau), hangs, float(1 / scale))
 
@@ -104,8 +109,8 @@ def _pair(recording: TrialMeasurements, source: str, run: Run, own: Points) -> P
     least, most = WITHIN[run.axis]
     scans, (times, *place) = recording.scans[source], np.array(recording.poses).T
     stands = [[p for at, p in scans if at < run.begin][-1:]]
-    stands += [[p for at, p in scans if run.end + STANDS < at < run.rest][-1:]]
-    if not (all(stands) and least <= abs(run.stands) <= most):
+    stands += [[p for at, p in scans if run.end + REST_DELAY_S < at < run.rest][-1:]]
+    if not (all(stands) and least <= abs(run.ended) <= most):
         return None
     first, last = np.array([np.interp([run.begin, run.rest], times, one) for one in place]).T
     dx, dy, turned = last - first
@@ -115,7 +120,9 @@ def _pair(recording: TrialMeasurements, source: str, run: Run, own: Points) -> P
 
 def _is_room(points: Points, own: Points) -> NDArray[np.bool_]:
     far = np.hypot(*points.T)
-    return np.asarray((far < FARTHEST) & ~(np.isin(_degrees(points), _degrees(own)) & (far < 1.0)))
+    return np.asarray(
+        (far < FARTHEST_POINT_M) & ~(np.isin(_degrees(points), _degrees(own)) & (far < 1.0))
+    )
 
 
 def _degrees(points: Points) -> NDArray[np.int64]:
@@ -128,11 +135,11 @@ def _turn(angle: float) -> NDArray[np.float64]:
 
 
 def _apart(pairs: Sequence[Pair], degrees: float, hangs: bool, scale: float = 1.0) -> float:
-    # The mean distance between the points of two stands under a mount, m, APART at most.
+    # The mean distance between the points of two stands under a mount, m, SEEN_TWICE_M at most.
     mirror, yaw = (1.0, -1.0 if hangs else 1.0), _turn(math.radians(degrees))
     sums = [0.0]
     for before, after, way, turned in pairs:
-        moved = after[::SOME] * mirror @ _turn(turned) + scale * (way @ yaw)
+        moved = after[::POINT_STRIDE] * mirror @ _turn(turned) + scale * (way @ yaw)
         apart = moved[:, None] - before * mirror
-        sums.append(np.minimum(np.hypot(*apart.T).min(0), APART).mean())
+        sums.append(np.minimum(np.hypot(*apart.T).min(0), SEEN_TWICE_M).mean())
     return float(np.mean(sums))

@@ -1,11 +1,9 @@
-"""Interprets figures: the robot's parameters, what is refused, what is unknown, and an HTML
-page."""
+"""Interprets figures: the robot's parameters, what is refused, and what is unknown."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
@@ -16,17 +14,15 @@ import yaml
 
 from ..errors import UserError
 from ..nav.clock_offset import ANOTHER_TIME, clock_sentence
-from ..nav.motion import REACTION, SHARE, Axis, Limits
-from ..nav.odometer import SLOWEST
+from ..nav.motion import BUDGET_SHARE, REACTION_S, Axis, Limits
+from ..nav.odometer import ODOMETRY_RATE_HZ
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
-from ..share import page
-from .camera import FITS, LAGS, Lags, blur_of, lags_of
+from .camera import Lags, blur_of, lags_of
 from .figures import (
-    FASTEST,
+    FASTEST_RATIOS,
     MOVE,
     TURN,
     AxisFigures,
-    Run,
     TrialMeasurements,
     axis_figures,
     median,
@@ -36,15 +32,15 @@ from .figures import (
     timeout_of,
 )
 from .lidar import body_around, mount_of, own_points
-from .trials import BLOCKED, TrialSettings
+from .trials import LOST_ITS_SPEED, TrialSettings
 
-DRIFTS = (0.02, 0.05)  # m/s, rad/s at most of a base that stands
+DRIFT_SPEEDS = (0.02, 0.05)  # m/s, rad/s at most of a base that stands
 SCALE, BY_LIDAR = 0.05, 0.1  # of a metre that odometry may be off by: by a tape, and by a lidar
-TURNED = math.radians(10)  # that a lidar may be off by
+MOUNT_TURN_RAD = math.radians(10)  # that a lidar may be off by
 NO_FIGURE = -0.05  # s; less is no braking time, but a wall's
 SET_SCALE = "set the scale of commands or of odometry in its driver"
 SLOW_CAMERA = 5.0  # pictures a second at least
-SHARP = 0.6  # of the sharpness at least, while it turns
+LEAST_SHARPNESS = 0.6  # of the sharpness at least, while it turns
 VARIES = 0.05  # s by which the lag may differ between thirds of the time
 NOT_MEASURED = (
     "the camera's height and tilt: the models were trained at about 0.6 m and more; measure both",
@@ -57,23 +53,23 @@ class CommissionReport:
     """``lines``: (what, value) to read; ``missing``: unknown figures; ``parameters`` by node.
 
     Sentences: ``refused``: what makes the robot unfit to drive, ``slower``: which speeds are
-    refused, ``stands``: why it must stand while deciding, ``notes``: what else to know.
-    ``obstacles``: parameters by a lidar; ``told``: metres by odometry of one by the tape.
+    refused, ``stop_and_go``: why it must stand while deciding, ``notes``: what else to know.
+    ``obstacles``: parameters by a lidar; ``metre``: metres by odometry of one by the tape.
     """
 
     axes: tuple[AxisFigures, AxisFigures]
     lines: list[tuple[str, str]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     slower: list[str] = field(default_factory=list)
-    stands: list[str] = field(default_factory=list)
+    stop_and_go: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     obstacles: dict[str, Any] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     lags: Lags | None = None
-    told: float | None = None
+    metre: float | None = None
 
-    def tell(self, what: str, value: Any, text: str, each: float = 1.0) -> None:
+    def add(self, what: str, value: Any, text: str, each: float = 1.0) -> None:
         """Add a figure (one number or several) formatted by ``text``; None: add it to the unknown
         ones.
 
@@ -89,7 +85,7 @@ class CommissionReport:
         """What a person should know before driving."""
         return [
             *(f"refused: {one}" for one in [*self.refused, *self.slower]),
-            *(f"stands to decide: {one}" for one in self.stands),
+            *(f"stands to decide: {one}" for one in self.stop_and_go),
             *(f"note: {one}" for one in self.notes),
         ]
 
@@ -103,18 +99,18 @@ class CommissionReport:
 def report_of(recording: TrialMeasurements, settings: TrialSettings) -> CommissionReport:
     """The report of a recording, even of an incomplete one."""
     report = CommissionReport((axis_figures(recording, MOVE), axis_figures(recording, TURN)))
-    report.told = recording.metre and recording.metre[1] / recording.metre[0]
-    _tell_axis(report, MOVE, "moves", "{:.3f} m", 1.0)
-    _tell_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
-    _tell_base(report, recording)
-    _tell_camera(report, recording)
+    report.metre = recording.metre and recording.metre[1] / recording.metre[0]
+    _add_axis(report, MOVE, "moves", "{:.3f} m", 1.0)
+    _add_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
+    _add_base(report, recording)
+    _add_camera(report, recording)
     for source in recording.obstacles.promised:
-        _tell_lidar(report, recording, source)
+        _add_lidar(report, recording, source)
     report.parameters = _parameters(report, settings)
     return report
 
 
-def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: float) -> None:
+def _add_axis(report: CommissionReport, axis: int, name: str, unit: str, each: float) -> None:
     """Report an axis. ``each``: how many of the unit are a metre, or a radian."""
     found = report.axes[axis]
     for what, value, text, scale in (
@@ -126,23 +122,24 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
         ("overshoot, at most", found.overshoot, unit, each),
         ("drift at zero", found.drift, unit + "/s", each),
     ):
-        report.tell(f"{name}: {what}", value, text, scale)
+        report.add(f"{name}: {what}", value, text, scale)
     for speed, far, took in found.stopping:
         at = f"{name}: stops from {unit}/s".format(each * speed)
-        report.tell(at, (each * max(0.0, far), took), f"within {unit} and {{:.2f}} s")
-    told = report.told if axis == MOVE and report.told else 1.0
-    least, most = (pick((*found.ratios, 1.0)) / told for pick in (min, max))
-    mean = float(np.mean(found.ratios or 1.0)) / told
+        report.add(at, (each * max(0.0, far), took), f"within {unit} and {{:.2f}} s")
+    metre = report.metre if axis == MOVE and report.metre else 1.0
+    least, most = (pick((*found.ratios, 1.0)) / metre for pick in (min, max))
+    mean = float(np.mean(found.ratios or 1.0)) / metre
     is_blocked = any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE
     refusals = {
-        f"it moves though it is told to stand, {unit.format(each * (found.drift or 0.0))}/s: "
-        "trim it, or have its driver stand": (found.drift or 0.0) > DRIFTS[axis],
-        f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
-        f"({FASTEST[1]:g} in one direction): {SET_SCALE}": mean > FASTEST[0] or most > FASTEST[1],
-        f"{name}: {BLOCKED}": is_blocked,
+        f"it moves though it is commanded to stand, {unit.format(each * (found.drift or 0.0))}/s: "
+        "trim it, or have its driver stand": (found.drift or 0.0) > DRIFT_SPEEDS[axis],
+        f"{name}: it goes up to {most:.2f} of its commands; {FASTEST_RATIOS[0]:g} is the bound "
+        f"({FASTEST_RATIOS[1]:g} in one direction): {SET_SCALE}": mean > FASTEST_RATIOS[0]
+        or most > FASTEST_RATIOS[1],
+        f"{name}: {LOST_ITS_SPEED}": is_blocked,
     }
     report.refused += [sentence for sentence, holds in refusals.items() if holds]
-    if least < 1 / SHARE and not is_blocked:
+    if least < 1 / BUDGET_SHARE and not is_blocked:
         report.notes.append(
             f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
             f"of its goal: {SET_SCALE}"
@@ -153,17 +150,17 @@ def _lag(value: float | None) -> float | None:
     return None if value is None or value < NO_FIGURE else max(0.0, value)
 
 
-def _tell_lidar(report: CommissionReport, recording: TrialMeasurements, source: str) -> None:
+def _add_lidar(report: CommissionReport, recording: TrialMeasurements, source: str) -> None:
     """Report the mount of a lidar, and what it sees of the robot; adds to the parameters."""
     problem, body = recording.blind.get(source, "nothing came"), recording.obstacles
     if problem or source not in recording.scans:
         return report.missing.append(f"{source}: {problem}")
     own = own_points(recording, source)
     mount = mount_of(recording, source, [run for found in report.axes for run in found.runs], own)
-    figures = mount and (math.degrees(mount.yaw), mount.told)
+    figures = mount and (math.degrees(mount.yaw), mount.metre)
     text = "turned by {:.0f} degrees; odometry tells {:.2f} m of a metre"
-    report.tell(f"{source}: its mount", figures, text)
-    if mount and (mount.hangs or abs(mount.yaw) > TURNED):
+    report.add(f"{source}: its mount", figures, text)
+    if mount and (mount.hangs or abs(mount.yaw) > MOUNT_TURN_RAD):
         at = getattr(body, f"{source}_at")
         yaw = math.remainder((-at.yaw if mount.hangs else at.yaw) - mount.yaw, math.tau)
         roll = math.remainder(at.roll + math.pi * mount.hangs, math.tau)
@@ -177,20 +174,20 @@ def _tell_lidar(report: CommissionReport, recording: TrialMeasurements, source: 
     for name, far in body_around(own, body).items():
         report.obstacles[name] = max(far, report.obstacles.get(name, 0.0))
         report.notes.append(f"{source}: it sees the robot itself; obstacles.{name} is {far:g}")
-    if mount and abs(mount.told - 1.0) > BY_LIDAR:
+    if mount and abs(mount.metre - 1.0) > BY_LIDAR:
         report.refused.append(
-            f"odometry tells {mount.told:.2f} m of a metre by {source}: does the base slip? Or "
+            f"odometry tells {mount.metre:.2f} m of a metre by {source}: does the base slip? Or "
             f"{SET_SCALE}"
         )
     return None
 
 
-def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
+def _add_base(report: CommissionReport, recording: TrialMeasurements) -> None:
     """Report the base's drift, its stops and its odometry."""
     stamps, came = np.array(recording.stamps).reshape(-1, 2).T
     steps = [math.dist(a[1:3], b[1:3]) for a, b in pairwise(recording.poses)]
     timeout, rate = timeout_of(recording, report.axes), rate_of(stamps)
-    scale = report.told
+    scale = report.metre
     endless = timeout == math.inf
     for what, value, text in (
         ("zero commands", obeys_zero(recording), "it stands {:.2f} s after the first"),
@@ -204,7 +201,7 @@ def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
         ("odometry: longest step", max(steps, default=None), "{:.3f} m"),
         ("odometry: of a metre by the tape", scale, "{:.3f} m"),
     ):
-        report.tell(what, value, text)
+        report.add(what, value, text)
     if abs(ahead := median(stamps - came) or 0.0) > ANOTHER_TIME:
         report.notes.append(clock_sentence("odometry's", ahead))
     refusals = {
@@ -212,14 +209,14 @@ def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
         "driver a time-out": endless,
         f"odometry tells {scale or 1.0:.2f} m of a metre by the tape: set its scale in its "
         "driver": abs((scale or 1.0) - 1.0) > SCALE,
-        f"odometry comes at {rate or 0.0:.1f} Hz; {SLOWEST:g} are needed": (
-            rate is not None and rate < SLOWEST
+        f"odometry comes at {rate or 0.0:.1f} Hz; {ODOMETRY_RATE_HZ:g} are needed": (
+            rate is not None and rate < ODOMETRY_RATE_HZ
         ),
     }
     report.refused += [sentence for sentence, holds in refusals.items() if holds]
 
 
-def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None:
+def _add_camera(report: CommissionReport, recording: TrialMeasurements) -> None:
     frames, (frame, pose) = recording.frames, recording.looks
     rate, lag, blur, unknown = rate_of([one.taken for one in frames]), None, None, ""
     if rate is None or not recording.stamps:
@@ -242,7 +239,7 @@ def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None
         ("camera: sharpness when it turns", blur, "{:.2f} of that at rest, at {:.1f} rad/s"),
     ):
         if rate is not None and (value is not None or not unknown):  # else one sentence says it
-            report.tell(what, value, text)
+            report.add(what, value, text)
     sentences = {
         f"the camera's lag is not known: {unknown}": bool(unknown),
         f"pictures come at {rate or 0.0:.1f} Hz; {SLOW_CAMERA:g} are needed": (
@@ -251,9 +248,9 @@ def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None
         f"the camera's lag goes from {least:.2f} to {most:.2f} s": most - least > VARIES,
         "pictures are stamped ahead of their time: synchronize clocks (chrony)": least < -VARIES,
         f"pictures are blurred while it turns, to {sharp:.2f} of their sharpness: turn slower "
-        "(limits.turn_speed), or shorten the exposure": sharp < SHARP,
+        "(limits.turn_speed), or shorten the exposure": sharp < LEAST_SHARPNESS,
     }
-    report.stands += [sentence for sentence, holds in sentences.items() if holds]
+    report.stop_and_go += [sentence for sentence, holds in sentences.items() if holds]
 
 
 def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, Any]:
@@ -268,7 +265,7 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     tried = min(settings.speed, tried_within(moves, settings))
     faster, turning = (found.fastest for found in report.axes)
     # What it needed at the speeds that it may have, so that Axis.stopping is never less.
-    beyond = REACTION * (faster - 1.0) - max(0.0, moves.braking or 0.0)
+    beyond = REACTION_S * (faster - 1.0) - max(0.0, moves.braking or 0.0)
     ways = [far + speed * beyond for speed, far, _ in moves.stopping if speed <= tried]
     move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *ways])):.3f}")
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
@@ -287,14 +284,14 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
             f"above {top:g} m/s it does not stand within {settings.stops_within:g} m of a fault, "
             "or was not tried; limits.speed is that"
         )
-    drive = STOP_AND_GO if report.stands or report.refused else CONTINUOUS
+    drive = STOP_AND_GO if report.stop_and_go or report.refused else CONTINUOUS
     limits["speed"] = max(0.05, top)
     nodes: dict[str, Any] = {
         "navigator": {"drive": drive, "limits": {**limits, "move": move, "turn": turn}}
     }
     if report.obstacles:
         nodes["navigator"]["obstacles"] = report.obstacles
-    if report.lags and not report.stands:
+    if report.lags and not report.stop_and_go:
         nodes["drafter"] = {"camera_lag": round(max(0.0, report.lags.most), 2)}
     return {f"/**/{node}": {"ros__parameters": values} for node, values in nodes.items()}
 
@@ -314,7 +311,7 @@ def tried_within(moves: AxisFigures, settings: TrialSettings) -> float:
     if not moves.stopping:
         return settings.speed
     speeds, ways, _ = np.array(moves.stopping).T
-    totals = np.maximum.accumulate(ways + REACTION * speeds * moves.fastest)
+    totals = np.maximum.accumulate(ways + REACTION_S * speeds * moves.fastest)
     return float(np.interp(settings.stops_within, [0.0, *totals], [0.0, *speeds]))
 
 
@@ -325,95 +322,14 @@ def write_parameters(report: CommissionReport, path: Path) -> Path:
     """
     if report.refused:
         path = path.with_suffix(".refused" + path.suffix)
-    said = ["Written by edge-cloud-spec commission; launch with robot:=FILE.", *report.sentences]
-    said += [f"not measured: {one}" for one in report.missing]
-    text = "".join(f"# {one}\n" for one in said)
-    write_whole(path, text + yaml.safe_dump(report.parameters, sort_keys=False))
-    return path
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file's text atomically; raises UserError."""
+    lines = ["Written by edge-cloud-spec commission; launch with robot:=FILE.", *report.sentences]
+    lines += [f"not measured: {one}" for one in report.missing]
+    text = "".join(f"# {one}\n" for one in lines)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(text, "utf-8")
+        part.write_text(text + yaml.safe_dump(report.parameters, sort_keys=False), "utf-8")
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
-
-
-# The page
-
-COLOURS = ("#2b6cb0", "#d69e2e", "#c53030", "#2f855a", "#6b46c1")
-GREY = "#bbb"
-Curve = tuple[str, Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]
-"""Colour, x, y."""
-
-
-def page_of(report: CommissionReport, title: str) -> str:
-    """A self-contained page: figures, refusals, curves."""
-    curves = [
-        chart
-        for found, name, unit in zip(report.axes, ("Moves", "Turns"), ("m/s", "rad/s"), strict=True)
-        for chart in (
-            (f"{name}: {unit} over s", _speeds(found.runs)),
-            (f"{name}: executed over commanded, by {unit}", _shares(found.runs)),
-        )
-    ]
-    if report.lags:
-        line: Curve = (GREY, [LAGS[0], LAGS[-1]], [FITS] * 2)
-        curves.append(("Camera: fit over its lag, s", [line, (COLOURS[0], *report.lags.fits)]))
-    return page(
-        Path(__file__).with_name("report.html.jinja"),
-        title=title,
-        report=report,
-        charts=[_chart(name, drawn) for name, drawn in curves if len(drawn) > 1],
-        missing=[*report.missing, *NOT_MEASURED],
-        parameters=yaml.safe_dump(report.parameters, sort_keys=False),
-    )
-
-
-def _speeds(runs: Sequence[Run]) -> list[Curve]:
-    """A chart of the fastest held speeds over time, with the commanded ones in grey."""
-    held = [run for run in runs if run.held >= 1.0]
-    speeds = sorted({round(run.speed, 2) for run in held})[-4:]
-    commanded: list[Curve] = []
-    made: list[Curve] = []
-    for run in held:
-        if (speed := round(run.speed, 2)) in speeds:
-            grid = np.arange(run.begin - 0.2, min(run.rest, run.end + 2.0), 0.02)
-            rate = (run.at(grid + 0.06) - run.at(grid - 0.06)) / 0.12
-            lasts = run.end - run.begin
-            times = [-0.2, 0.0, 0.0, lasts, lasts, lasts + 2.0]
-            commanded.append((GREY, times, [0.0, 0.0, speed, speed, 0.0, 0.0]))
-            made.append((COLOURS[speeds.index(speed)], grid - run.begin, rate))
-    return [*commanded, *made]
-
-
-def _shares(runs: Sequence[Run]) -> list[Curve]:
-    """Data for the chart of executed over commanded distance: a short stroke per run, at its
-    speed."""
-    most = max((run.speed for run in runs), default=1.0)
-    strokes: list[Curve] = [
-        (
-            COLOURS[run.sign < 0],
-            [run.speed - most / 90, run.speed + most / 90],
-            [run.stands / run.commanded] * 2,
-        )
-        for run in runs
-    ]
-    return [(GREY, [0.0, most], [1.0, 1.0]), *strokes]
-
-
-def _chart(title: str, curves: Sequence[Curve]) -> dict[str, Any]:
-    """What the page draws: each curve's colour and points, and their ranges."""
-    xs, ys = (np.concatenate([np.asarray(curve[i], float) for curve in curves]) for i in (1, 2))
-    return {
-        "title": title,
-        "curves": [(colour, zip(along, up, strict=True)) for colour, along, up in curves],
-        "left": xs.min(),
-        "right": xs.max(),
-        "low": min(0.0, ys.min()),
-        "high": ys.max() or 1.0,
-    }
+    return path

@@ -22,7 +22,7 @@ from std_msgs.msg import Bool
 from ..bringup.parameter_file import ParameterFile, full_name
 from ..errors import UserError
 from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
-from ..nav.motion import PERIOD
+from ..nav.motion import COMMAND_PERIOD_S
 from ..nav.pose import Velocity, pose_of
 from ..nav.watchdog import Watchdog
 from ..nodes.base_output import SPORT_TOPIC, make_output
@@ -39,7 +39,7 @@ from .lidar import EVERY
 from .trials import Event
 
 SIMULATED = "sim/outcome"  # what simulators publish, and no robot
-FOUND_S, LOOKS = 10.0, 50  # s to find odometry, and how often it is looked for
+ODOMETRY_FOUND_S, ODOMETRY_LOOKS = 10.0, 50  # s to find odometry, and how often it is looked for
 MORE_S = 1.5  # s more, to find who else is there
 OURS = ("output.", "obstacles.", "base_frame")  # of the navigator's parameters
 GRACE_S = 0.3  # s after a command that this program did not renew, until it is stopped
@@ -62,8 +62,8 @@ class RosRobot:
         self._node, node = self._thread.node, self._thread.node
         try:
             file = ParameterFile.read(Path(args.parameters)) if args.parameters else None
-            said = file.of(full_name(args.namespace, "navigator")) if file else {}
-            given = {name: value for name, value in said.items() if name.startswith(OURS)}
+            values = file.of(full_name(args.namespace, "navigator")) if file else {}
+            given = {name: value for name, value in values.items() if name.startswith(OURS)}
             given |= {f"obstacles.{s}": topic for s in LIDARS if (topic := getattr(args, s))}
             settings = changed(NodeSettings(), given)
             self.obstacles, self._base_frame = settings.obstacles, settings.base_frame
@@ -82,7 +82,7 @@ class RosRobot:
         node.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         self._watchdog = Watchdog(self.output.stop, GRACE_S)
         if not self._yes:
-            threading.Thread(target=self._listen, name="terminal", daemon=True).start()
+            threading.Thread(target=self._read_answers, name="terminal", daemon=True).start()
         for thread in (self._watchdog, self._thread, self._stops, self._pictures):
             thread.start()
 
@@ -92,7 +92,7 @@ class RosRobot:
             thread.close()
 
     def command(self, velocity: Velocity) -> None:
-        self._watchdog.feed(time.monotonic() + PERIOD)
+        self._watchdog.feed(time.monotonic() + COMMAND_PERIOD_S)
         self.output.command(velocity)
 
     def stop(self, repeat: int) -> None:
@@ -102,37 +102,37 @@ class RosRobot:
     def keep_silent(self, seconds: float) -> None:
         self._watchdog.feed(time.monotonic() + seconds)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         print(text, flush=True)
 
     def ask(self, text: str) -> None:
         answer = "y\n" if "[y/n]" in text else "\n"  # no tape measured anything
         print(text, end=answer if self._yes else "", flush=True)
         if self._yes:
-            self._hear(Instruction(answer))
+            self._receive(Instruction(answer))
 
     def period(self) -> Iterator[tuple[float, Event]]:
-        end = time.monotonic() + PERIOD
+        end = time.monotonic() + COMMAND_PERIOD_S
         while (left := end - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 yield self._events.get(timeout=left)
         yield time.monotonic(), Hold("it was interrupted") if self.interrupted.is_set() else Tick()
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         self._events.put((time.monotonic(), event))
 
-    def _listen(self) -> None:
+    def _read_answers(self) -> None:
         for line in sys.stdin:
-            self._hear(Instruction(line))
-        self._hear(Hold("nobody can answer: its input has ended"))
+            self._receive(Instruction(line))
+        self._receive(Hold("nobody can answer: its input has ended"))
 
     def _check_alone(self) -> None:
         """Refuse to drive beside another publisher, or with ``--yes`` outside of a simulator."""
         node = self._node
-        for _ in range(LOOKS):
+        for _ in range(ODOMETRY_LOOKS):
             if node.count_publishers(node.resolve_topic_name("odom")):
                 break
-            time.sleep(FOUND_S / LOOKS)
+            time.sleep(ODOMETRY_FOUND_S / ODOMETRY_LOOKS)
         time.sleep(MORE_S)
         for topic in ("cmd_vel", SPORT_TOPIC):
             others = node.count_publishers(node.resolve_topic_name(topic)) - (topic == "cmd_vel")
@@ -149,20 +149,22 @@ class RosRobot:
     def _on_e_stop(self, message: Bool) -> None:
         if message.data:
             self.output.stop(0)
-        self._hear(EStop(message.data))
+        self._receive(EStop(message.data))
 
     def _on_odometry(self, message: OdometryMsg) -> None:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
-        self._hear(Odometry(pose_of(message.pose.pose), stamp, self._now() - stamp / 1e9))
+        self._receive(Odometry(pose_of(message.pose.pose), stamp, self._now() - stamp / 1e9))
 
     def _on_lidar(self, source: str, message: Any) -> None:
         if time.monotonic() - self._looked[source] >= EVERY:
             self._looked[source] = time.monotonic()
-            self._hear(scan_of(source, message, self.obstacles, self._base_frame))
+            self._receive(scan_of(source, message, self.obstacles, self._base_frame))
 
     def _on_picture(self, message: Any) -> None:
         came, kind = self._now(), type(message).__name__
         if self._kind in ("", kind):  # a camera that publishes both is heard once
             self._kind = kind
             jpeg = encode_frame(message) if kind == "Image" else bytes(message.data)
-            self._hear(frame_of(jpeg, Time.from_msg(message.header.stamp).nanoseconds / 1e9, came))
+            self._receive(
+                frame_of(jpeg, Time.from_msg(message.header.stamp).nanoseconds / 1e9, came)
+            )

@@ -14,17 +14,17 @@ from functools import partial
 from typing import Protocol
 
 from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
-from ..nav.motion import PERIOD, REACTION
+from ..nav.motion import COMMAND_PERIOD_S, REACTION_S
 from ..nav.pose import STILL, Velocity, wrap
 from ..nav.sight import ends_of
-from ..nav.watchdog import REPEATS
+from ..nav.watchdog import STOP_REPEATS
 from ..options import Bounded, bounded
 from .camera import PictureFeatures
 from .figures import (
-    FASTEST,
-    GAP,
+    FASTEST_RATIOS,
     MOVE,
-    SILENT,
+    NO_MESSAGE,
+    ODOMETRY_GAP_S,
     TURN,
     TrialMeasurements,
     axis_figures,
@@ -34,37 +34,37 @@ from .figures import (
 from .lidar import thinned
 
 CIRCLE = 1.5  # m around where a person agreed to a trial, which it never leaves
-AHEAD = 0.4  # s of driving that are left to the circle's edge
-LOST = 1.0  # s without odometry whose stamps go on, after which it ends
-TRIES = 3  # of a trial in which odometry paused for less
+LOOKAHEAD_S = 0.4  # s of driving that are left to the circle's edge
+ODOMETRY_LOST_S = 1.0  # s without odometry whose stamps go on, after which it ends
+TRIAL_TRIES = 3  # of a trial in which odometry paused for less
 APPEARS = 5.0  # s that odometry has to appear
-JUMP = ((0.15, 2.5), (0.35, 6.0))  # m and m/s, rad and rad/s that odometry goes on by at most
-AGAINST = (0.12, 0.6)  # m, rad against a command
-FAR = (0.35, 0.6)  # m, rad beyond twice a command
+POSE_STEP = ((0.15, 2.5), (0.35, 6.0))  # m and m/s, rad and rad/s that odometry goes on by at most
+AGAINST_COMMAND = (0.12, 0.6)  # m, rad against a command
+BEYOND_COMMAND = (0.35, 0.6)  # m, rad beyond twice a command
 ASTRAY = (0.35, math.radians(30))  # m aside or in a turn, rad of turning in a move
 SHOULD = (0.35, 0.8)  # m, rad of commands after which it must have moved,
 FOLLOWS = 0.25  # by this share
 STARTS = 0.4  # s that a base may take to get going, as legs do from a stand
-STANDS = 5.0  # s that a base has to stand
-LOOK = 1.2  # s to see it stand
-SAME = (0.025, math.radians(2.5))  # m, rad in half a second of a base that stands
-ESCAPES = (0.25, 0.6)  # m/s, rad/s at which a base that is told to stand is to be caught
-PULSE = 1.2  # s of a command that looks for the slowest speed
+REST_TIMEOUT_S = 5.0  # s that a base has to stand
+STOP_LASTS_S = 1.2  # s to see it stand
+RESTING_MOTION = (0.025, math.radians(2.5))  # m, rad in half a second of a base that stands
+ESCAPES = (0.25, 0.6)  # m/s, rad/s at which a base that is commanded to stand is to be caught
+LADDER_COMMAND_S = 1.2  # s of a command that looks for the slowest speed
 LADDERS = ((0.03, 0.06, 0.1, 0.15, 0.2, 0.3), (0.06, 0.1, 0.2, 0.3, 0.45, 0.6))  # m/s, rad/s
 FINE = (0.011, 0.021)  # m/s, rad/s to which it is found
 EASY = (0.2, 0.4)  # m/s, rad/s to go back at
-SILENCE = 2.5  # s without commands, in which a base's own time-out acts
+SILENCE_S = 2.5  # s without commands, in which a base's own time-out acts
 LONG, WAY = 2.5, (0.85, 2.4)  # s, m and rad of a run at most
-RATES = ("m/s", "rad/s")
-SHORT = (0.35, 0.15)  # s of a small step
+SPEED_UNITS = ("m/s", "rad/s")
+SMALL_STEP_S = (0.35, 0.15)  # s of a small step
 HOME = (0.12, 0.3)  # m, rad from its start at which a trial may begin
-LOOKS = (1.1, 0.5, 1.5, 0.8, 1.3, 0.6, 1.0, 1.4, 0.7, 1.2, 0.9, 1.6)  # s of turning
+CAMERA_TURNS_S = (1.1, 0.5, 1.5, 0.8, 1.3, 0.6, 1.0, 1.4, 0.7, 1.2, 0.9, 1.6)  # s of turning
 PAUSES = (0.3, 0.9, 0.5, 1.2)  # s
-BLOCKED = (
-    "it lost its speed while it was told to go on, as odometry has it: is something in its way "
-    "(clear 2 m around it), or does odometry freeze?"
+LOST_ITS_SPEED = (
+    "it lost its speed while it was commanded to go on, as odometry has it: is something in its "
+    "way (clear 2 m around it), or does odometry freeze?"
 )
-GARBAGE = 3  # answers that say nothing, after which it ends
+ANSWER_TRIES = 3  # answers that say nothing, after which it ends
 
 Event = Odometry | PictureFeatures | Scan | Instruction | EStop | Hold | Tick
 Pose = tuple[float, float, float, float]
@@ -93,7 +93,7 @@ class Robot(Protocol):
     def keep_silent(self, seconds: float) -> None:
         """Publish no command for ``seconds``, not even zeros."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Print a text for the person."""
 
     def ask(self, text: str) -> None:
@@ -109,7 +109,7 @@ class Stop(Exception):
 
 
 class OdometryInterrupted(Stop):
-    """Odometry was interrupted for GAP and is back; the trial must be repeated."""
+    """Odometry was interrupted for ODOMETRY_GAP_S and is back; the trial must be repeated."""
 
 
 class Commission:
@@ -119,7 +119,7 @@ class Commission:
         self.robot, self.settings, self.recording = robot, settings, TrialMeasurements()
         self._now = self._came = self._sent = -math.inf
         self._stamp = 0
-        self._stops = REPEATS  # messages of the stop that holds
+        self._stops = STOP_REPEATS  # messages of the stop that holds
         self._velocity = STILL
         self._drift = (0.0, 0.0, 0.0)
         self._start: Pose | None = None  # where the person agreed
@@ -132,7 +132,7 @@ class Commission:
         trials: tuple[tuple[str, Callable[[], None]], ...] = (
             (
                 "Stand at the e_stop. First it stands for 8 s.",
-                self._stand,
+                self._stand_still,
             ),
             (
                 "It turns on its spot, to and fro, slowly at first, until it follows.",
@@ -167,10 +167,10 @@ class Commission:
 
     def _attempt(self, text: str, trial: Callable[[], None]) -> None:
         """Run a trial from near the start, and return there; repeat it if odometry paused."""
-        for again in range(TRIES):
+        for again in range(TRIAL_TRIES):
             try:
                 if again:
-                    self._halt(LOOK)
+                    self._halt(STOP_LASTS_S)
                     self._home()
                 self._agree(text)
                 trial()
@@ -178,13 +178,13 @@ class Commission:
                     self._home()
                 return
             except OdometryInterrupted as pause:
-                self.robot.say(f"  {pause}: it stands, and repeats this")
-        raise Stop(f"odometry is missing: it paused in each of {TRIES} tries")
+                self.robot.report(f"  {pause}: it stands, and repeats this")
+        raise Stop(f"odometry is missing: it paused in each of {TRIAL_TRIES} tries")
 
     def _end(self) -> None:
         """Command standing until the base stands."""
-        until, self._stops = self._now + STANDS, 0
-        while self._stops < REPEATS or (not self._rests() and self._now < until):
+        until, self._stops = self._now + REST_TIMEOUT_S, 0
+        while self._stops < STOP_REPEATS or (not self._rests() and self._now < until):
             self._send_stop()
             with suppress(Stop):
                 self._wait()
@@ -197,13 +197,15 @@ class Commission:
         If odometry pauses, the base is commanded to stand until it is back; then
         OdometryInterrupted is raised.
         """
-        self._hear()
-        paused = self._gap > GAP
-        while self._gap > GAP:
-            if self._gap > LOST:
-                raise Stop(f"odometry is missing: its stamps did not go on for {LOST:g} s")
+        self._receive()
+        paused = self._gap > ODOMETRY_GAP_S
+        while self._gap > ODOMETRY_GAP_S:
+            if self._gap > ODOMETRY_LOST_S:
+                raise Stop(
+                    f"odometry is missing: its stamps did not go on for {ODOMETRY_LOST_S:g} s"
+                )
             self._send_stop()
-            self._hear()
+            self._receive()
         if paused:
             raise OdometryInterrupted("odometry paused")
 
@@ -212,7 +214,7 @@ class Commission:
         """Seconds since odometry's last new message; 0 before the first."""
         return self._now - self._came if self.recording.poses else 0.0
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for now, event in self.robot.period():
             self._now = now
             match event:
@@ -225,7 +227,7 @@ class Commission:
                         ends = ends_of(event.rays[event.rays[:, 2] > 0.0], mount)
                         self.recording.scans.setdefault(source, []).append((now, thinned(ends)))
                 case Odometry():
-                    self._hear_odometry(event)
+                    self._on_odometry(event)
                 case Instruction(text):
                     self._answer = text
                 case Hold(why):
@@ -233,16 +235,16 @@ class Commission:
                 case EStop(on=True):
                     raise Stop("the e_stop was pressed")
 
-    def _hear_odometry(self, event: Odometry) -> None:
+    def _on_odometry(self, event: Odometry) -> None:
         pose, poses = event.pose, self.recording.poses
         if pose.problem:
             raise Stop(f"odometry tells no place: it {pose.problem}")
         if event.stamp <= self._stamp and poses:
-            return  # no news; LOST ends it
+            return  # no news; ODOMETRY_LOST_S ends it
         came, x, y, yaw = poses[-1] if poses else (self._now, pose.x, pose.y, pose.yaw)
         turned = wrap(pose.yaw - yaw)
         for far, (at_once, rate) in zip(
-            (math.hypot(pose.x - x, pose.y - y), abs(turned)), JUMP, strict=True
+            (math.hypot(pose.x - x, pose.y - y), abs(turned)), POSE_STEP, strict=True
         ):
             if far > at_once + rate * (self._now - came):
                 raise Stop(f"odometry jumped: by {far:.2g} at once")
@@ -252,7 +254,9 @@ class Commission:
         start = self._start = self._start or poses[0]
         drifted = self._drift[2] * (self._now - start[0])
         away = math.dist(poses[-1][1:3], start[1:3])
-        away += -drifted if self._velocity == STILL else drifted + AHEAD * self._velocity.speed
+        away += (
+            -drifted if self._velocity == STILL else drifted + LOOKAHEAD_S * self._velocity.speed
+        )
         if away > CIRCLE:
             raise Stop(f"it came to {away:.2f} m from its start, of {CIRCLE:g}, drift included")
 
@@ -276,11 +280,11 @@ class Commission:
     def _halt(self, seconds: float) -> None:
         """Send a stop, then nothing, for ``seconds``."""
         for _ in self._periods(seconds):
-            if self._stops < REPEATS:
+            if self._stops < STOP_REPEATS:
                 self._send_stop()
 
     def _send_stop(self) -> None:
-        self.robot.stop(min(self._stops, REPEATS - 1))  # the last one is a true zero
+        self.robot.stop(min(self._stops, STOP_REPEATS - 1))  # the last one is a true zero
         self._stops, self._velocity = self._stops + 1, STILL
         self.recording.command(self._now, 0.0, 0.0)
 
@@ -290,13 +294,13 @@ class Commission:
         self.robot.ask(text)
         while self._answer is None:
             with suppress(OdometryInterrupted):  # it stands
-                self._halt(PERIOD)
+                self._halt(COMMAND_PERIOD_S)
         return self._answer.strip().lower()
 
     # What the trials are made of
 
     def _agree(self, text: str) -> None:
-        for _ in range(GARBAGE):
+        for _ in range(ANSWER_TRIES):
             answer = self._ask(f"{text} Go on, with 2 m free around it? [y/n] ")
             if answer in ("y", "yes"):
                 self._start = self.recording.poses[-1]
@@ -319,16 +323,22 @@ class Commission:
         then = next((one for one in reversed(poses) if one[0] <= self._came - 0.5), poses[0])
         ahead, turned, aside = self._since(then)
         drifts = self._drift[2], abs(self._drift[TURN])
-        return math.hypot(ahead, aside) < SAME[0] + drifts[0] and abs(turned) < SAME[1] + drifts[1]
+        return (
+            math.hypot(ahead, aside) < RESTING_MOTION[0] + drifts[0]
+            and abs(turned) < RESTING_MOTION[1] + drifts[1]
+        )
 
     def _rest(self) -> None:
         """Stop the base, and wait until it stands."""
         begun = self._now
-        self._halt(LOOK)
+        self._halt(STOP_LASTS_S)
         while not self._rests():
-            if self._now - begun > STANDS:
-                raise Stop(f"it does not stand {STANDS:g} s after it was told to: press the e_stop")
-            self._halt(2 * PERIOD)
+            if self._now - begun > REST_TIMEOUT_S:
+                raise Stop(
+                    f"it does not stand {REST_TIMEOUT_S:g} s after it was commanded to: press the "
+                    "e_stop"
+                )
+            self._halt(2 * COMMAND_PERIOD_S)
 
     def _drive(self, axis: int, speed: float, seconds: float) -> None:
         """Command one velocity, then stop, and wait until the base stands."""
@@ -342,7 +352,7 @@ class Commission:
         if self._slowest[axis] and any(
             run.blocked for run in runs_of(self.recording)[-1:] if run.begin >= begun
         ):
-            raise Stop(BLOCKED)
+            raise Stop(LOST_ITS_SPEED)
 
     def _check(self, axis: int, sign: float, before: Pose, speed: float, seconds: float) -> None:
         """Raise Stop if the base does not follow its commands; m or rad."""
@@ -353,16 +363,16 @@ class Commission:
         spins = (abs(turned) - abs(self._drift[TURN]) * seconds) * (axis == MOVE)
         for is_wrong, why in (
             (
-                made < -AGAINST[axis] - drifts,
+                made < -AGAINST_COMMAND[axis] - drifts,
                 "it moves against its commands, as odometry has it: look at the signs of both",
             ),
             (
-                made > 2 * commanded + FAR[axis] + drifts,
+                made > 2 * commanded + BEYOND_COMMAND[axis] + drifts,
                 "it moves by more than twice its commands, as odometry has it",
             ),
             (
                 slides > ASTRAY[MOVE] or spins > ASTRAY[TURN],
-                f"it {('turns or goes aside', 'moves')[axis]} when it is told to "
+                f"it {('turns or goes aside', 'moves')[axis]} when it is commanded to "
                 f"{('move', 'turn')[axis]}, as odometry has it: look at the axes of both",
             ),
             (
@@ -409,13 +419,13 @@ class Commission:
                 return
         raise Stop("there is no odometry: name its topic (--odom)")
 
-    def _stand(self) -> None:
+    def _stand_still(self) -> None:
         self._hold(4.5, STILL)
         self._halt(4.0)
         drift = self._drift = drift_of(self.recording) or self._drift
         if drift[2] > ESCAPES[MOVE] or abs(drift[TURN]) > ESCAPES[TURN]:
             raise Stop(
-                f"it moves though it is told to stand, by {drift[2]:.2f} m/s and "
+                f"it moves though it is commanded to stand, by {drift[2]:.2f} m/s and "
                 f"{math.degrees(drift[TURN]):.0f} degrees/s"
             )
 
@@ -426,18 +436,18 @@ class Commission:
                 break
             low = high
         else:
-            at = f"{high:g} {RATES[axis]}"
+            at = f"{high:g} {SPEED_UNITS[axis]}"
             raise Stop(f"it does not move at up to {at}, as odometry has it")
         while low and high - low > max(FINE[axis], 0.08 * high):
             middle = (low + high) / 2
             low, high = (low, middle) if self._follows(axis, middle) else (middle, high)
         self._slowest[axis] = high
-        self.robot.say(f"  it follows from {high:.2g} {RATES[axis]} on")
+        self.robot.report(f"  it follows from {high:.2g} {SPEED_UNITS[axis]} on")
 
     def _follows(self, axis: int, speed: float) -> bool:
         """Whether the base moves at this speed, in both directions."""
         for sign in (1, -1):
-            self._drive(axis, sign * speed, PULSE)
+            self._drive(axis, sign * speed, LADDER_COMMAND_S)
         last = [run for run in runs_of(self.recording) if run.axis == axis][-2:]
         return len(last) == 2 and all(run.moves for run in last)
 
@@ -450,9 +460,9 @@ class Commission:
         self._rest()
         for turn in 2 * (Velocity(wz=-slow.wz), slow):
             self._hold(2.0, turn)
-            self.robot.keep_silent(SILENCE)
-            self.recording.command(self._sent, SILENT, SILENT)
-            for _ in self._periods(SILENCE):
+            self.robot.keep_silent(SILENCE_S)
+            self.recording.command(self._sent, NO_MESSAGE, NO_MESSAGE)
+            for _ in self._periods(SILENCE_S):
                 pass
             self._rest()
 
@@ -461,13 +471,13 @@ class Commission:
         for speed in sorted({least, (least + most) / 2, most}):
             found = axis_figures(self.recording, axis)
             ratio, braking = found.fastest, max(0.0, found.braking or 0.0)
-            stops_within = (found.overshoot or 0.0) + speed * (REACTION * ratio + braking)
+            stops_within = (found.overshoot or 0.0) + speed * (REACTION_S * ratio + braking)
             too_far = axis == MOVE and stops_within > self.settings.stops_within
-            if too_far or speed * ratio > FASTEST[1] * most:
+            if too_far or speed * ratio > FASTEST_RATIOS[1] * most:
                 why = "stand within its bound" if too_far else f"try, as it goes {ratio:.2f} of it"
-                self.robot.say(f"  {speed:.2g} {RATES[axis]} is too fast to {why}")
+                self.robot.report(f"  {speed:.2g} {SPEED_UNITS[axis]} is too fast to {why}")
                 return
-            for seconds in (min(LONG, WAY[axis] / speed / ratio), SHORT[axis]):
+            for seconds in (min(LONG, WAY[axis] / speed / ratio), SMALL_STEP_S[axis]):
                 for sign in (1, -1):
                     self._drive(axis, sign * speed, seconds)
                 self._home()
@@ -475,7 +485,7 @@ class Commission:
     def _look(self) -> None:
         speed = self._easy(TURN, self.settings.turn_speed / 2)
         self.recording.looks = len(self.recording.frames), len(self.recording.poses)
-        for number, seconds in enumerate(LOOKS):
+        for number, seconds in enumerate(CAMERA_TURNS_S):
             self._hold(seconds, Velocity(wz=speed if number % 2 else -speed))
             self._halt(PAUSES[number % len(PAUSES)])
         self._rest()
@@ -485,13 +495,13 @@ class Commission:
         ratio = axis_figures(self.recording, MOVE).ratio or 1.0
         before = self.recording.poses[-1]
         self._drive(MOVE, speed, min(1.2, 1.0 / ratio) / speed)
-        told = math.dist(self.recording.poses[-1][1:3], before[1:3])  # as a tape has it
-        for _ in range(GARBAGE):
+        covered = math.dist(self.recording.poses[-1][1:3], before[1:3])  # as a tape has it
+        for _ in range(ANSWER_TRIES):
             text = self._ask("How many cm did it move, by your tape? (empty: not measured) ")
             if not text:
                 break
             with suppress(ValueError):
                 if 20.0 <= float(text) <= 300.0:
-                    self.recording.metre = float(text) / 100, told
+                    self.recording.metre = float(text) / 100, covered
                     break
-            self.robot.say("  a number of centimetres is expected, such as 97.5")
+            self.robot.report("  a number of centimetres is expected, such as 97.5")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from .. import __version__
 from ..edge.client import ClientSettings
-from ..errors import UserError, check_writable, write_json
+from ..errors import UserError
 from ..health import Health, Level
 from ..models import EMBEDDED
 from ..options import add_options, from_options
@@ -23,46 +21,32 @@ from .machine import (
     check_threads,
 )
 
-STATES = {Level.OK: "ok", Level.WARN: "warn", Level.ERROR: "fail", Level.STALE: "fail"}
+STATE_NAMES = {Level.OK: "ok", Level.WARN: "warn", Level.ERROR: "fail", Level.STALE: "fail"}
 Check = Callable[[], Iterable[Health]]
-NOWHERE = ClientSettings(cloud="")  # no verifier is looked for unless one is named
+NO_VERIFIER = ClientSettings(cloud="")  # no verifier is looked for unless one is named
 
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``doctor``."""
-    add_options(parser, NOWHERE)
+    add_options(parser, NO_VERIFIER)
     parser.add_argument("--live", action="store_true", help="look at the running ROS graph, too")
     about = "with --live: the one robot to look at (all that are found)"
     parser.add_argument("--namespace", metavar="NAMESPACE", help=about)
     parser.add_argument("--seconds", type=float, default=5.0, help="with --live: how long to look")
     parser.add_argument("--target", default=str(EMBEDDED / "target"), help="model directory")
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help="model directory")
-    parser.add_argument("--json", default="", metavar="FILE", help="write the findings there too")
 
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Print all findings; returns 0 if nothing failed, else 1."""
-    findings, checks = [], _checks(args)
-    if args.json:
-        check_writable(Path(args.json))
-    for check in checks:
+    failed = False
+    for check in _checks(args):
         for finding in check():
-            findings.append(finding)
             advice = f"\n      {finding.advice}" if finding.advice else ""
-            state = STATES[finding.level]
+            state = STATE_NAMES[finding.level]
+            failed |= state == "fail"
             print(f"{state:4}  {finding.check}: {finding.message}{advice}", flush=True)
-    if args.json:
-        report = {
-            "suite": "doctor",
-            "seed": 0,
-            "versions": {"edge_cloud_spec": __version__},
-            "rows": [
-                {"check": f.check, "state": STATES[f.level], "found": f.message, "advice": f.advice}
-                for f in findings
-            ],
-        }
-        write_json(Path(args.json), report)
-    return 1 if any(STATES[finding.level] == "fail" for finding in findings) else 0
+    return int(failed)
 
 
 def _checks(args: argparse.Namespace) -> list[Check]:
@@ -76,7 +60,7 @@ def _checks(args: argparse.Namespace) -> list[Check]:
         lambda: [check_threads()],
     ]
     if args.cloud:
-        settings = from_options(NOWHERE, args)
+        settings = from_options(NO_VERIFIER, args)
         settings.check()
         checks.append(lambda: [check_cloud(settings)])
     if args.live:

@@ -19,10 +19,10 @@ from ..nodes.endpoints import (
     endpoints_of,
     mismatches,
 )
-from ..nodes.health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
+from ..nodes.health import OUTPUT, OWNERS, ROBOT_NODES, PublisherWatch, output_health
 
-PICTURES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
-ODOMETRY = "nav_msgs/msg/Odometry"
+PICTURE_TYPES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
+ODOMETRY_TYPE = "nav_msgs/msg/Odometry"
 NAME = "edge_cloud_spec_doctor"
 
 
@@ -51,7 +51,7 @@ def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Health
 def robots_in(snapshot: Snapshot) -> list[str]:
     """The namespaces, without the last slash, that contain one of our nodes."""
     ours = {node.rpartition("/") for node in snapshot.nodes}
-    return sorted({place for place, _, name in ours if name in NODES})
+    return sorted({place for place, _, name in ours if name in ROBOT_NODES})
 
 
 def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
@@ -61,14 +61,18 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     yield from _connections(snapshot, robot)
     yield from _publishers(snapshot, robot)
     commanders = (f"{robot}/{name}" for name in OWNERS["cmd_vel"])
-    said = {name: snapshot.said[name].values for name in commanders if name in snapshot.said}
-    outputs = {name: str(values[OUTPUT]) for name, values in said.items() if OUTPUT in values}
+    own = {
+        name: snapshot.diagnostics[name].values
+        for name in commanders
+        if name in snapshot.diagnostics
+    }
+    outputs = {name: str(values[OUTPUT]) for name, values in own.items() if OUTPUT in values}
     yield from output_health(outputs).values()
-    for name in NODES:
+    for name in ROBOT_NODES:
         if f"{robot}/{name}" in snapshot.nodes:
-            yield _speaks(snapshot, f"{robot}/{name}")
-    mine = tuple(f"{robot}/{name}" for name in (*NODES, "monitor"))
-    for name, health in sorted(snapshot.said.items()):
+            yield _heartbeat(snapshot, f"{robot}/{name}")
+    mine = tuple(f"{robot}/{name}" for name in (*ROBOT_NODES, "monitor"))
+    for name, health in sorted(snapshot.diagnostics.items()):
         if name in mine or name.startswith(f"{robot}/monitor: "):
             yield health
             for key, value in health.values.items():
@@ -77,8 +81,10 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 
 
 def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    missing = [f"{robot}/{name}" for name in NODES if f"{robot}/{name}" not in snapshot.nodes]
-    twice = [f"{robot}/{name}" for name in NODES if snapshot.nodes.count(f"{robot}/{name}") > 1]
+    missing = [f"{robot}/{name}" for name in ROBOT_NODES if f"{robot}/{name}" not in snapshot.nodes]
+    twice = [
+        f"{robot}/{name}" for name in ROBOT_NODES if snapshot.nodes.count(f"{robot}/{name}") > 1
+    ]
     check = f"nodes of {robot or '/'}"
     if missing:
         advice = "start it, and see the launch's output for why it ended"
@@ -90,23 +96,23 @@ def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Health]:
         )
         yield Health(Level.ERROR, f"there are two of {', '.join(twice)}", advice, check=check)
     if not (missing or twice):
-        yield Health(Level.OK, ", ".join(f"{robot}/{name}" for name in NODES), check=check)
+        yield Health(Level.OK, ", ".join(f"{robot}/{name}" for name in ROBOT_NODES), check=check)
 
 
 def _camera(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    heard = [e for e in snapshot.of(f"{robot}/drafter", False) if e.kind in PICTURES]
-    heard.sort(key=lambda e: PICTURES.index(e.kind))
-    if not heard:
-        return  # the drafter is missing, or not active: that is said of it
-    names = tuple(e.topic for e in heard)
-    good = [p for e in heard for p in snapshot.on(e.topic, True) if not mismatches(p, e)]
+    inputs = [e for e in snapshot.of(f"{robot}/drafter", False) if e.kind in PICTURE_TYPES]
+    inputs.sort(key=lambda e: PICTURE_TYPES.index(e.kind))
+    if not inputs:
+        return  # the drafter is missing, or not active: another finding says so
+    names = tuple(e.topic for e in inputs)
+    good = [p for e in inputs for p in snapshot.on(e.topic, True) if not mismatches(p, e)]
     if good:
         found = f"{good[0].topic} ({good[0].kind}) by {good[0].node}"
         yield Health(Level.OK, found, check=f"camera of {robot or '/'}")
         return
-    wrong = {p.kind for e in heard for p in snapshot.on(e.topic, True) if p.kind != e.kind}
+    wrong = {p.kind for e in inputs for p in snapshot.on(e.topic, True) if p.kind != e.kind}
     publishers = sum(len(snapshot.on(name, True)) for name in names)
-    others = {e.topic for e in snapshot.endpoints if e.publishes and e.kind in PICTURES}
+    others = {e.topic for e in snapshot.endpoints if e.publishes and e.kind in PICTURE_TYPES}
     rest = tuple(sorted(t for t in others - set(names) if "image_annotated" not in t))
     health = no_picture(CameraTopics(names, publishers, tuple(sorted(wrong)), rest))
     yield replace(health, check=f"camera of {robot or '/'}")
@@ -116,19 +122,21 @@ def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     """Check odometry, base and guard, which the navigator needs from other nodes."""
     navigator = f"{robot}/navigator"
     for end in snapshot.of(navigator, False):
-        if end.kind == ODOMETRY and not snapshot.on(end.topic, True):
+        if end.kind == ODOMETRY_TYPE and not snapshot.on(end.topic, True):
             advice = "start the odometry, or launch with odom:= and its topic"
             found = f"nothing publishes {end.topic}: motions are timed, not measured"
             yield Health(Level.WARN, found, advice, check=f"odometry of {robot or '/'}")
     for problem in base_and_guard(navigator, snapshot.endpoints):
-        if problem.check != GUARD or f"{robot}/{GUARD}" in snapshot.nodes:  # else that is said
+        if (
+            problem.check != GUARD or f"{robot}/{GUARD}" in snapshot.nodes
+        ):  # else another finding says so
             yield replace(problem, level=Level.ERROR, check=f"{problem.check} of {robot or '/'}")
 
 
 def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     """Find nodes that publish and subscribe to a topic and cannot exchange messages: where a node
     has several ends, as for ``e_stop``, one that fits is enough."""
-    ours = {f"{robot}/{name}" for name in (*NODES, "monitor", "simulator")}
+    ours = {f"{robot}/{name}" for name in (*ROBOT_NODES, "monitor", "simulator")}
     whys: dict[tuple[str, str, str], list[str]] = {}
     for subscription in (e for e in snapshot.endpoints if not e.publishes):
         for publisher in snapshot.on(subscription.topic, True):
@@ -139,7 +147,7 @@ def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     for (topic, publishes, subscribes), why in wrong.items():
         yield Health(
             Level.ERROR,
-            f"{subscribes} hears nothing of {publishes}: {why}",
+            f"{subscribes} receives nothing of {publishes}: {why}",
             "give both ends the same type and QoS (docs/interfaces.md lists ours)",
             check=f"topic {topic}",
         )
@@ -159,8 +167,8 @@ def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Health]:
         yield replace(health, check=f"publishers of {topic}")
 
 
-def _speaks(snapshot: Snapshot, node: str) -> Health:
-    if node in snapshot.said:
+def _heartbeat(snapshot: Snapshot, node: str) -> Health:
+    if node in snapshot.diagnostics:
         return Health(Level.OK, "comes", check=f"heartbeat of {node}")
     found = f"{node} said nothing on /diagnostics in {snapshot.seconds:g} s"
     return Health(
@@ -174,11 +182,11 @@ def _speaks(snapshot: Snapshot, node: str) -> Health:
 @dataclass(frozen=True)
 class Snapshot:
     """A graph's nodes by full name (twice if two share a name), endpoints, and the latest status of
-    each node on ``/diagnostics`` (``said``)."""
+    each node on ``/diagnostics``."""
 
     nodes: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
-    said: Mapping[str, Health] = field(default_factory=dict)
+    diagnostics: Mapping[str, Health] = field(default_factory=dict)
     domain: str = "0"
     seconds: float = 0.0
 
@@ -204,12 +212,12 @@ def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]
         advice = "source your ROS 2 (source /opt/ros/DISTRO/setup.bash), and try again"
         return [Health(Level.ERROR, f"ROS 2 cannot be imported ({error})", advice, check="graph")]
     thread = NodeThread(f"{NAME}_{os.getpid()}")
-    node, said = thread.node, dict[str, Health]()
+    node, diagnostics = thread.node, dict[str, Health]()
 
-    def hear(message: DiagnosticArray) -> None:
-        said.update({status.name: _said(status) for status in message.status})
+    def receive(message: DiagnosticArray) -> None:
+        diagnostics.update({status.name: _health_of(status) for status in message.status})
 
-    node.create_subscription(DiagnosticArray, "/diagnostics", hear, 100)
+    node.create_subscription(DiagnosticArray, "/diagnostics", receive, 100)
     thread.start()
     try:
         time.sleep(seconds)
@@ -220,7 +228,7 @@ def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]
         snapshot = Snapshot(
             nodes=tuple(sorted(name for name in named if NAME not in name)),
             endpoints=tuple(e for e in endpoints_of(node, topics) if NAME not in e.node),
-            said=said.copy(),
+            diagnostics=diagnostics.copy(),
             domain=os.environ.get("ROS_DOMAIN_ID", "0"),
             seconds=seconds,
         )
@@ -229,7 +237,7 @@ def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]
     return check_graph(snapshot, namespace)
 
 
-def _said(status: Any) -> Health:
+def _health_of(status: Any) -> Health:
     number = status.level if isinstance(status.level, int) else int.from_bytes(status.level, "big")
     level = Level(number) if number in set(Level) else Level.ERROR
     who = f" ({status.hardware_id})" if status.hardware_id else ""

@@ -99,8 +99,8 @@ def check_threads() -> Health:
 
 
 MODEL_FILES = ("config.json",), ("tokenizer.json",)
-PICTURES = "preprocessor_config.json", "processor_config.json"
-WEIGHTS = "model.safetensors", "model.safetensors.index.json"
+PROCESSOR_FILES = "preprocessor_config.json", "processor_config.json"
+WEIGHT_FILES = "model.safetensors", "model.safetensors.index.json"
 
 
 def check_model(name: str, directory: str) -> Health:
@@ -121,7 +121,7 @@ def check_model(name: str, directory: str) -> Health:
         from ..models.checkpoint import read_json, reads_pictures
 
         sees = reads_pictures(read_json(path, "config.json", needed=False))
-        needed = *MODEL_FILES, *[PICTURES] * sees, *[WEIGHTS] * (not gguf)
+        needed = *MODEL_FILES, *[PROCESSOR_FILES] * sees, *[WEIGHT_FILES] * (not gguf)
         missing = [
             choices[0]
             for choices in needed
@@ -165,13 +165,13 @@ def check_cloud(settings: ClientSettings, timeout: float = CONNECT_TIMEOUT_S) ->
     ``timeout``: s of each step.
     """
     found = asyncio.run(_probe(settings, timeout))
-    said = f"{found.message} ({found.check})"
+    message = f"{found.message} ({found.check})"
     if found.level == Level.OK:
         how = "over TLS" if settings.secure else "without TLS"
         token = "takes the token" if settings.read_token() else "asks for no token"
         took = f"answers in {found.values[ROUND_TRIP_MS]:.1f} ms"
-        said = f"{found.message} {how}, {token}, {took}"
-    return replace(found, message=said, check="cloud")
+        message = f"{found.message} {how}, {token}, {took}"
+    return replace(found, message=message, check="cloud")
 
 
 async def _probe(settings: ClientSettings, timeout: float) -> Health:

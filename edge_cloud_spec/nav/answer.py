@@ -28,9 +28,9 @@ from ..request import (
     Picture,
     Request,
 )
-from .history import CONVERSATION, FRAMES, NO_HISTORY, HistorySpec, Turn
+from .history import CONVERSATION, FRAMES_PLACE, NO_HISTORY, HistorySpec, Turn
 
-SIZES = ("small", "medium", "large")
+STEP_SIZES = ("small", "medium", "large")
 
 _DIRECTIONS = {"move": ("forward", "backward"), "turn": ("left", "right")}
 _UNITS = {"cm": ("move", 0.01), "m": ("move", 1.0), "degrees": ("turn", 1.0)}
@@ -70,7 +70,7 @@ class Action:
 
 
 NO_ACTION = Action("")  # as a message without an action has it
-SEARCH, STOP = Action("search"), Action("stop")
+SEARCH_ACTION, STOP_ACTION = Action("search"), Action("stop")
 
 
 def every_action() -> tuple[Action, ...]:
@@ -79,9 +79,9 @@ def every_action() -> tuple[Action, ...]:
         Action(verb, direction, size)
         for verb, directions in _DIRECTIONS.items()
         for direction in directions
-        for size in SIZES
+        for size in STEP_SIZES
     )
-    return (*sized, SEARCH, STOP)
+    return (*sized, SEARCH_ACTION, STOP_ACTION)
 
 
 _BY_WORDS = {str(action): action for action in every_action()}
@@ -137,14 +137,20 @@ GRAMMARS = ("none", "action")
 DELIMITER = ";"
 REASON_TOKENS = 32  # of a reason, which bounds the wait for an action after it
 CLAUSES_FORM = "clauses"
-ACTION, AMOUNT = "{action}", "{amount}"  # placeholders in a form, and in a phrase and its meaning
+# Placeholders in a form, and in a phrase and its meaning.
+ACTION_PLACE, AMOUNT_PLACE = "{action}", "{amount}"
 
 _CLAUSE = re.compile(r"\s*(action|reason): (\S[^;]*)")
 ORDERS = ACTION_FIRST, REASON_FIRST = "action first", "reason first"
 _CLAUSES = {ACTION_FIRST: 'action (" " reason)?', REASON_FIRST: 'reason " " action'}
 # Their places in a user's text.
-INSTRUCTION, ORDER, IMAGE, HISTORY = "{instruction}", "{order}", "{image}", "{history}"
-USER_TEXT = f"{INSTRUCTION}\n{ORDER}"
+INSTRUCTION_PLACE, ORDER_PLACE, IMAGE_PLACE, HISTORY_PLACE = (
+    "{instruction}",
+    "{order}",
+    "{image}",
+    "{history}",
+)
+USER_TEXT = f"{INSTRUCTION_PLACE}\n{ORDER_PLACE}"
 
 
 def _literal(text: str) -> str:
@@ -199,15 +205,17 @@ class Dialect:
         size, talks = self.history.stretched or (0, 0), self.history.choose == CONVERSATION
         *earlier, newest = (replace(picture, size=size) for picture in shown)
         first, *later = [*earlier, newest] if talks else [newest]
-        text = self.user_text if IMAGE in self.user_text else IMAGE + self.user_text
-        if not talks and HISTORY not in text:
-            text = HISTORY + text
+        text = self.user_text if IMAGE_PLACE in self.user_text else IMAGE_PLACE + self.user_text
+        if not talks and HISTORY_PLACE not in text:
+            text = HISTORY_PLACE + text
         around = "" if talks or not earlier else self.history.text
-        text = text.replace(HISTORY, around).replace(ORDER, order)
-        places: dict[str, Sequence[Part]] = {IMAGE: [first], FRAMES: earlier}
+        text = text.replace(HISTORY_PLACE, around).replace(ORDER_PLACE, order)
+        places: dict[str, Sequence[Part]] = {IMAGE_PLACE: [first], FRAMES_PLACE: earlier}
         parts: list[Part] = []
-        for part in re.split(f"({re.escape(IMAGE)}|{re.escape(FRAMES)})", text):
-            parts += places.get(part, [part.replace(INSTRUCTION, instruction)] if part else [])
+        for part in re.split(f"({re.escape(IMAGE_PLACE)}|{re.escape(FRAMES_PLACE)})", text):
+            parts += places.get(
+                part, [part.replace(INSTRUCTION_PLACE, instruction)] if part else []
+            )
         messages = [Message(SYSTEM, (self.system_text,))] if self.system_text else []
         messages.append(Message(USER, tuple(parts)))
         for turn, picture in zip(turns, later, strict=False):
@@ -241,10 +249,10 @@ class Dialect:
         """The action, and the length of the text up to its end; else None, and the whole length."""
         end = 0
         if self.thinks_until:
-            _, marker, said = text.partition(self.thinks_until)
+            _, marker, rest = text.partition(self.thinks_until)
             if not marker:
                 return None, len(text)
-            end = len(text) - len(said.lstrip(" \n"))
+            end = len(text) - len(rest.lstrip(" \n"))
         if self.form != CLAUSES_FORM:
             return self._read_whole(text[end:]) if ended else None, len(text)
         for clause in text[end:].split(DELIMITER)[:-1]:
@@ -259,12 +267,12 @@ class Dialect:
     def _read_whole(self, text: str) -> Action:
         if not re.fullmatch(self.pattern, text):
             raise NotAnAction(f"{_shortened(text)} is no answer in the dialect {self.name}")
-        before, after = map(len, self.form.split(ACTION))
-        said = text[before : len(text) - after]
-        words = [said]
+        before, after = map(len, self.form.split(ACTION_PLACE))
+        phrases = text[before : len(text) - after]
+        words = [phrases]
         if self.most > 1:
-            apart = re.findall(self._any_phrase, said)
-            words = said.split(self.separator) if self.separator else apart
+            apart = re.findall(self._any_phrase, phrases)
+            words = phrases.split(self.separator) if self.separator else apart
         first, *others = map(self._meaning, words)
         run = [first, *takewhile(lambda each: replace(each, amount=first.amount) == first, others)]
         return replace(first, amount=sum(each.amount for each in run))
@@ -272,7 +280,7 @@ class Dialect:
     def _meaning(self, words: str) -> Action:
         for phrase, meaning in self.actions:
             if match := re.fullmatch(pattern_of(phrase), words):
-                action = parse_action(meaning.replace(AMOUNT, "".join(match.groups())))
+                action = parse_action(meaning.replace(AMOUNT_PLACE, "".join(match.groups())))
                 if action is not None:
                     return action
         raise NotAnAction(f"{_shortened(words)} is not an action")
@@ -287,7 +295,7 @@ class Dialect:
     def pattern(self) -> str:
         """A regular expression, for Python and llguidance, that matches exactly the whole
         answers."""
-        before, after = map(_literal, self.form.split(ACTION))
+        before, after = map(_literal, self.form.split(ACTION_PLACE))
         others = f"(?:{_literal(self.separator)}{self._any_phrase}){{0,{self.most - 1}}}"
         return before + self._any_phrase + (others if self.most > 1 else "") + after
 
@@ -324,19 +332,22 @@ class Dialect:
         thoughts."""
         if self.thinks_until:
             return ()
-        plain = [phrase for phrase, _ in self.actions if AMOUNT not in phrase]
+        plain = [phrase for phrase, _ in self.actions if AMOUNT_PLACE not in phrase]
         if self.form == CLAUSES_FORM:
-            said = [f"action: {phrase}{DELIMITER}" for phrase in plain]
+            begins = [f"action: {phrase}{DELIMITER}" for phrase in plain]
         else:
-            said = [*(self.form.replace(ACTION, phrase) for phrase in plain), *self.examples]
-        return tuple(dict.fromkeys(each for each in said if len(each) <= LONGEST_CANDIDATE))[
+            begins = [
+                *(self.form.replace(ACTION_PLACE, phrase) for phrase in plain),
+                *self.examples,
+            ]
+        return tuple(dict.fromkeys(each for each in begins if len(each) <= LONGEST_CANDIDATE))[
             :MOST_CANDIDATES
         ]
 
 
 def pattern_of(phrase: str) -> str:
     """The regular expression of a phrase, with a group for its amount."""
-    return NUMBER.join(map(_literal, phrase.split(AMOUNT)))
+    return NUMBER.join(map(_literal, phrase.split(AMOUNT_PLACE)))
 
 
 CLAUSES = Dialect()

@@ -28,10 +28,10 @@ class SourceClock:
     """
 
     def __init__(self, source: str) -> None:
-        self._source, self._said = source, 0.0
+        self._source, self._reported = source, 0.0
         self._bins: deque[tuple[int, float]] = deque(maxlen=BINS)
 
-    def hear(self, ahead: float, now: float) -> None:
+    def receive(self, ahead: float, now: float) -> None:
         """Add a message that arrived at ``now`` (monotonic s) with a stamp ``ahead`` s of our
         clock.
 
@@ -53,9 +53,9 @@ class SourceClock:
         offset = self.offset
         if offset is None or len(self._bins) < SURE:
             return ""
-        if abs(offset - self._said) <= SAME_CLOCK + 0.1 * abs(self._said):
+        if abs(offset - self._reported) <= SAME_CLOCK + 0.1 * abs(self._reported):
             return ""
-        self._said = offset
+        self._reported = offset
         if abs(offset) <= SAME_CLOCK:
             return f"{self._source} stamps agree with this computer's clock again"
         return f"{clock_sentence(self._source, offset)}; synchronize the clocks (chrony)"

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..options import Bounded, bounded, described
-from .motion import REACTION, Limits
+from .motion import REACTION_S, Limits
 from .pose import Velocity
 
 Points = NDArray[np.float64]
 """[n, 2]: metres ahead of the base, and to its left."""
 
 SOURCES = ("scan", "points")
-STRAIGHT = 1e-4  # rad/s; a slower turn counts as straight
+STRAIGHT_RATE = 1e-4  # rad/s; a slower turn counts as straight
 TOUCH = 1e-9  # m, m/s; rounding error
-ALONG = 0.1  # sine of the angle below which a point counts as passing along the base
-APART = 1e-4  # m between the base and a point that it may move away from
+PASSING_SINE = 0.1  # sine of the angle below which a point counts as passing along the base
+LEAVING_M = 1e-4  # m between the base and a point that it may move away from
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class ObstacleSettings(Bounded):
         walking base sways too much to pass along it.
         """
         beyond = self.beyond(points)
-        wide = np.minimum(margin, beyond - APART)
+        wide = np.minimum(margin, beyond - LEAVING_M)
         low = np.stack([-self.rear - wide, -self.side - wide])  # [2, n]
         high = np.stack([self.front + wide, self.side + wide])
-        along = _along_line if abs(velocity.wz) < STRAIGHT else _along_arc
+        along = _along_line if abs(velocity.wz) < STRAIGHT_RATE else _along_arc
         seconds = along(points.T, low, high, velocity)
         stays = (beyond < self.margin) & ~self._leaves(points, velocity)
         return np.where(stays, 0.0, seconds)
@@ -122,7 +122,7 @@ class ObstacleSettings(Bounded):
         x, y = points.T
         ahead, across = velocity.wz * y - velocity.vx, -velocity.wz * x - velocity.vy
         away = np.choose(self._sides(points).argmax(0), [ahead, -ahead, np.sign(y) * across])
-        return np.asarray(away > ALONG * np.hypot(ahead, across))
+        return np.asarray(away > PASSING_SINE * np.hypot(ahead, across))
 
     def stopping(
         self, velocity: Velocity, limits: Limits, age: float
@@ -138,7 +138,7 @@ class ObstacleSettings(Bounded):
         move, turn = limits.move, limits.turn
         keeps = (1 - turning) * (self.clearance + move.overshoot)
         keeps += turning * self.reach * turn.overshoot
-        lasts = REACTION + age + (1 - turning) * move.braking + turning * turn.braking
+        lasts = REACTION_S + age + (1 - turning) * move.braking + turning * turn.braking
         return rate, keeps, lasts
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from ..errors import refuse
 from ..request import MOST_PICTURES, Picture
 
-CHOICES = CONVERSATION, LAST, UNIFORM, SPREAD = "conversation", "last", "uniform", "spread"
-FRAMES = "{frames}"  # the place of the pictures in the text around them
+CHOICES = CONVERSATION, LAST_FRAMES, UNIFORM, SPREAD = "conversation", "last", "uniform", "spread"
+FRAMES_PLACE = "{frames}"  # the place of the pictures in the text around them
 MOST_TURNS = MOST_PICTURES - 1  # earlier frames of one prompt
-MAX_ANSWER = 4096  # characters of an answer that is remembered
+MAX_ANSWER_CHARACTERS = 4096  # characters of an answer that is remembered
 MOST_KEPT = 512  # frames of one mission, where a prompt takes some of all
 
 
@@ -48,7 +48,7 @@ class HistorySpec:
 
     frames: int = 0
     choose: str = CONVERSATION
-    text: str = FRAMES
+    text: str = FRAMES_PLACE
     size: str = ""
 
     def __post_init__(self) -> None:
@@ -62,15 +62,15 @@ class HistorySpec:
                 f"history choose {self.choose!r}: one of {', '.join(CHOICES)}",
             ),
             (
-                not isinstance(self.text, str) or self.text.count(FRAMES) != 1,
-                f"history text {self.text!r}: it holds {FRAMES} once",
+                not isinstance(self.text, str) or self.text.count(FRAMES_PLACE) != 1,
+                f"history text {self.text!r}: it holds {FRAMES_PLACE} once",
             ),
             (
                 not isinstance(self.size, str) or (self.size and min(self.stretched or (0,)) < 1),
                 f"history size {self.size!r}: give WIDTHxHEIGHT in pixels, as 384x384",
             ),
             (
-                self.choose == CONVERSATION and self.text != FRAMES,
+                self.choose == CONVERSATION and self.text != FRAMES_PLACE,
                 "history text: a conversation has no text around its frames",
             ),
             error=ValueError,
@@ -90,7 +90,7 @@ class HistorySpec:
             return turns if len(turns) <= MOST_KEPT else turns[::2]
         if len(turns) <= self.frames:
             return turns
-        return turns[-self.frames :] if self.choose == LAST else turns[-1:]
+        return turns[-self.frames :] if self.choose == LAST_FRAMES else turns[-1:]
 
     def chosen(self, kept: tuple[Turn, ...]) -> tuple[Turn, ...]:
         """Of the kept turns those that a prompt holds."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from ..instruction import normalized
 from ..options import Bounded, bounded
-from .answer import SEARCH, Action
+from .answer import SEARCH_ACTION, Action
 from .motion import Steps
 from .status import (
     DONE,
-    FAILED,
     FOLLOWING,
+    GOAL_FAILED,
     IDLE,
     INACTIVE,
     STOPPED,
@@ -146,7 +146,7 @@ class Mission:
         self._detail = status.detail
         if status.code is NavCode.DONE:
             self._blocked = 0
-            self._searched = self._searched + 1 if status.action == SEARCH else 0
+            self._searched = self._searched + 1 if status.action == SEARCH_ACTION else 0
         elif status.code is NavCode.BLOCKED:
             self._blocked += 1  # else the motion was given up, as without odometry
 
@@ -225,11 +225,13 @@ class FollowedGoal:
             self.words = status.detail or self.words
             return None
         if self.state == "waiting" or status.state == UNKNOWN:
-            return GoalEnd(FAILED, status.text) if status.state == FAILED else None
+            return GoalEnd(GOAL_FAILED, status.text) if status.state == GOAL_FAILED else None
         if status.state == FOLLOWING:
             return GoalEnd("cancelled", f"another instruction came: {status.text}")
         if status.state in (IDLE, INACTIVE):
-            return GoalEnd(FAILED, "the drafter was started again, or ended; send the goal again")
+            return GoalEnd(
+                GOAL_FAILED, "the drafter was started again, or ended; send the goal again"
+            )
         outcome = {DONE: "found", STOPPED: "cancelled"}.get(status.state, status.state)
         return GoalEnd(outcome, status.text)
 

@@ -21,37 +21,40 @@ from ..options import Bounded, bounded
 from .answer import Action
 from .pose import STILL, Pose, Velocity, apart, wrap
 
-PERIOD = 0.05  # s between commands, and the validity of one
-# Of the step's size, plus MORE: allows for slip, below the promised 1.5 and 5 cm, 5 degrees.
-SHARE = 1.4
-MORE = (0.04, math.radians(4))  # m, rad
-ASIDE = 0.1  # m sideways, for holding the line of a move
-PATH = 0.25  # m that a driving base may make from the frame of a turn
-BEND = math.radians(10)  # rad of turning, for holding the heading of a move
-LEFT = (0.002, math.radians(0.2))  # m, rad; with less left, the step's budget is used up
-GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop's damping is 0.7
-NEARING = 12.0  # 1/s; largest speed over the remaining distance
-PULSE = 0.1  # s; the shortest command with its full effect
+COMMAND_PERIOD_S = 0.05  # s between commands, and the validity of one
+# Of the step's size, plus BUDGET_EXTRA: allows for slip, below the promised 1.5 and 5 cm, 5
+# degrees.
+BUDGET_SHARE = 1.4
+BUDGET_EXTRA = (0.04, math.radians(4))  # m, rad
+MOVE_ASIDE_M = 0.1  # m sideways, for holding the line of a move
+TURN_PATH_M = 0.25  # m that a driving base may make from the frame of a turn
+MOVE_TURN_RAD = math.radians(10)  # rad of turning, for holding the heading of a move
+BUDGET_REST = (0.002, math.radians(0.2))  # m, rad; with less left, the step's budget is used up
+FEEDBACK_GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop's damping is 0.7
+APPROACH_GAIN = 12.0  # 1/s; largest speed over the remaining distance
+FULL_COMMAND_S = 0.1  # s; the shortest command with its full effect
 RATE_S = 0.1  # s over which odometry's speed is measured
 ROUNDING = 1e-6  # s; makes a motion independent of when it begins
-RATES = 40  # most odometry messages within RATE_S
-REST = 0.25  # share of a step that may remain without counting as a failure
-PROGRESS = 0.5  # share of what was commanded; a base that makes less is blocked
-SHORT = (
+RATE_SAMPLES = 40  # most odometry messages within RATE_S
+SHORTFALL_SHARE = 0.25  # share of a step that may remain without counting as a failure
+STEP_PROGRESS_SHARE = 0.5  # share of what was commanded; a base that makes less is blocked
+STOPPED_SHORT = (
     "stopped short of its goal; does the base follow slow commands (edge-cloud-spec commission)?"
 )
 IN_THE_WAY = "something is in the way at"
 BLIND = "the way there is not seen"
-BLOCKED = "did not get where it should; is the way blocked?"
-REMEMBERED = 400  # changes of the command: at least 20 s at one per tick
-HALF = PERIOD / 2  # s; a command holds for a period, so it is computed for the period's middle
-GRACE = 1.0  # s beyond 1.5 times the planned time, after which the motion is given up
-DOUBT = 1.5  # times what was commanded, plus FAR: beyond it odometry has jumped
-FAR = (0.25, math.radians(25))  # m, rad
-REACH = 1.2  # times a step's size, plus MORE: a distance that its budget certainly covers
+STEP_BLOCKED = "did not get where it should; is the way blocked?"
+COMMANDS_REMEMBERED = 400  # changes of the command: at least 20 s at one per tick
+HALF_PERIOD_S = COMMAND_PERIOD_S / 2  # a command is computed for the middle of its period
+STEP_GRACE_S = 1.0  # s beyond 1.5 times the planned time, after which the motion is given up
+JUMP_RATIO = 1.5  # times what was commanded, plus JUMP_EXTRA: beyond it odometry has jumped
+JUMP_EXTRA = (0.25, math.radians(25))  # m, rad
+REACH_SHARE = (
+    1.2  # times a step's size, plus BUDGET_EXTRA: a distance that its budget certainly covers
+)
 
 
-REACTION = 0.2  # s from a fault to a zero command: a period, the guard's silence, a message
+REACTION_S = 0.2  # s from a fault to a zero command: a period, the guard's silence, a message
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ class Axis(Bounded):
     braking: float = bounded(0.1, 0.0, 1.5, "time constant with which it slows down, s")
     slowest: float = bounded(0.0, 0.0, 1.0, "slowest speed that moves it, m/s or rad/s")
     overshoot: float = bounded(0.0, 0.0, 1.0, "covered beyond what was commanded at most, m or rad")
-    drift: float = bounded(0.0, 0.0, 0.5, "speed when it is told to stand, m/s or rad/s")
+    drift: float = bounded(0.0, 0.0, 0.5, "speed when it is commanded to stand, m/s or rad/s")
 
-    def stopping(self, speed: float, reaction: float = REACTION) -> float:
+    def stopping(self, speed: float, reaction: float = REACTION_S) -> float:
         """The farthest it moves after a fault at this speed until it stands; m or rad."""
         return abs(speed) * (reaction + self.braking) + self.overshoot if speed else 0.0
 
@@ -97,7 +100,7 @@ class Limits(Bounded):
         if not self.stops_within:
             return self.speed
         room = max(0.0, self.stops_within - self.move.overshoot)
-        return min(self.speed, room / (REACTION + self.move.braking))
+        return min(self.speed, room / (REACTION_S + self.move.braking))
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ Slower = Callable[[Velocity], Velocity]
 Use = tuple[float, float, float]
 """Metres of path, of these sideways, and radians of turning to either side."""
 
-NOTHING: Use = (0.0, 0.0, 0.0)
+NOTHING_USED: Use = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -191,19 +194,19 @@ class Motion:
         pose: Pose | None = None,
         anchor: Pose | None = None,
         driven: Velocity = STILL,
-        used: Use = NOTHING,
+        used: Use = NOTHING_USED,
     ) -> None:
         self.goal, self._limits, self._begin, self._now = goal, limits, now, now
         self._turns = goal.angle != 0.0
         self._axis = limits.turn if self._turns else limits.move
         # The m or rad that may remain: the base would not follow a shorter command.
-        self._tolerance = max(self.TOLERANCE[self._turns], PULSE * self._axis.slowest)
+        self._tolerance = max(self.TOLERANCE[self._turns], FULL_COMMAND_S * self._axis.slowest)
         self._turned = self._offset = 0.0
         # Time, and distance along the step.
-        self._made: deque[tuple[float, float]] = deque(maxlen=RATES)
+        self._made: deque[tuple[float, float]] = deque(maxlen=RATE_SAMPLES)
         self._followed = 0.0  # m or rad commanded at speeds that move the base
         self._last: tuple[float, Pose] | None = None
-        self._given, self._given_at = driven, now - HALF if driven == STILL else now
+        self._given, self._given_at = driven, now - HALF_PERIOD_S if driven == STILL else now
         self._driven = driven
         self._start, self._from = anchor or pose, pose
         if pose is not None and self._start is not None:
@@ -236,7 +239,7 @@ class Motion:
         The way is longer if the base has moved against it. A base that moves against it now must
         stand first.
         """
-        far = self._way > REACH * abs(self._size) + MORE[self._turns]
+        far = self._way > REACH_SHARE * abs(self._size) + BUDGET_EXTRA[self._turns]
         if far or self._along_it < -self.AT_REST[self._turns]:
             return False
         path = _braking(self._driven.speed, self._limits.acceleration)
@@ -266,8 +269,8 @@ class Motion:
                 made = self._budget.turn if self._turns else self._budget.path
                 # Of the way commanded, if something slowed it down.
                 return self._end(made)
-            speed = self._profile.at(time + HALF)[1]
-            return self._command(self._along(speed, 0.0, 0.0, time + HALF), now, slower)
+            speed = self._profile.at(time + HALF_PERIOD_S)[1]
+            return self._command(self._along(speed, 0.0, 0.0, time + HALF_PERIOD_S), now, slower)
         problem = self._contradiction(pose)
         if problem:
             return Step(STILL, done=True, problem=problem)
@@ -282,26 +285,31 @@ class Motion:
         near = over and left <= self._tolerance
         if near and abs(rate) <= self.AT_REST[self._turns]:
             return Step(STILL, done=True)
-        if time >= 1.5 * self._profile.duration + GRACE or self._budget.used_up:
+        if time >= 1.5 * self._profile.duration + STEP_GRACE_S or self._budget.used_up:
             return Step(STILL, done=True) if near else self._end(self._sign * progress)
         # A base that overshoots cannot go back, so the lag of one that follows half as fast is
         # made up for only if it does not catch up by itself.
         behind = min(max(0.0, error), max(0.0, rolls))
-        speed = self._profile.at(time + HALF)[1] + GAIN * (error - behind)
-        speed = min(speed, NEARING * max(0.0, left))
+        speed = self._profile.at(time + HALF_PERIOD_S)[1] + FEEDBACK_GAIN * (error - behind)
+        speed = min(speed, APPROACH_GAIN * max(0.0, left))
         if over and speed < self._axis.slowest:  # the base would not follow
             speed = self._axis.slowest if error - rolls > self._tolerance else 0.0
-        wanted = self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF)
+        wanted = self._along(
+            speed, -FEEDBACK_GAIN * aside, -FEEDBACK_GAIN * turned, time + HALF_PERIOD_S
+        )
         return self._command(wanted, now, slower)
 
     def _end(self, made: float) -> Step:
         """The end of the step after ``made`` m or rad, which may be too far from its goal: a short
         rest does not mean that something is in the way."""
         should = min(abs(self._size), self._followed)
-        if made >= abs(self._size) - max(self._tolerance, REST * abs(self._size)):
+        if made >= abs(self._size) - max(self._tolerance, SHORTFALL_SHARE * abs(self._size)):
             return Step(STILL, done=True)
         return Step(
-            STILL, done=True, problem=BLOCKED if made < PROGRESS * should else SHORT, short=True
+            STILL,
+            done=True,
+            problem=STEP_BLOCKED if made < STEP_PROGRESS_SHARE * should else STOPPED_SHORT,
+            short=True,
         )
 
     def _command(self, velocity: Velocity, now: float, slower: Slower) -> Step:
@@ -346,7 +354,10 @@ class Motion:
         assert self._from is not None
         moved, turned = apart(self._from, pose)
         path, turn = self._budget.path, self._budget.turn
-        if moved <= DOUBT * path + FAR[0] and turned <= DOUBT * turn + FAR[1]:
+        if (
+            moved <= JUMP_RATIO * path + JUMP_EXTRA[0]
+            and turned <= JUMP_RATIO * turn + JUMP_EXTRA[1]
+        ):
             return ""
         return (
             f"was given up: odometry jumped, to {moved:.3g} m and {math.degrees(turned):.0f} "
@@ -410,7 +421,7 @@ def _slowed(value: float, less: float) -> float:
 
 def _braking(speed: float, acceleration: float) -> float:
     """The way (m or rad) commanded while braking from the next command on."""
-    return abs(speed) * PERIOD + speed * speed / (2 * acceleration)
+    return abs(speed) * COMMAND_PERIOD_S + speed * speed / (2 * acceleration)
 
 
 class Profile:
@@ -469,7 +480,7 @@ class Budget:
         self,
         distance: float,
         angle: float,
-        used: Use = NOTHING,
+        used: Use = NOTHING_USED,
         driven: Velocity = STILL,
         now: float = -math.inf,
     ) -> None:
@@ -477,10 +488,10 @@ class Budget:
         commanded at ``now``."""
         self._turns = angle != 0.0
         if self._turns:
-            rolled = PATH if any(used) else 0.0
-            most = (rolled, rolled, SHARE * abs(angle) + MORE[1])
+            rolled = TURN_PATH_M if any(used) else 0.0
+            most = (rolled, rolled, BUDGET_SHARE * abs(angle) + BUDGET_EXTRA[1])
         else:
-            most = (SHARE * abs(distance) + MORE[0], ASIDE, BEND)
+            most = (BUDGET_SHARE * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
         self._overdrawn = any(b > a for a, b in zip(most, used, strict=True))
         path, aside, turn = (max(0.0, a - b) for a, b in zip(most, used, strict=True))
         self._most = self._left = path, aside, turn
@@ -488,7 +499,7 @@ class Budget:
 
     def allows(self, path: float, turn: float) -> bool:
         """Whether so many metres and radians are left, and no more was used than granted."""
-        fits = path <= self._left[0] + LEFT[0] and turn <= self._left[2] + LEFT[1]
+        fits = path <= self._left[0] + BUDGET_REST[0] and turn <= self._left[2] + BUDGET_REST[1]
         return fits and not self._overdrawn
 
     @property
@@ -505,7 +516,7 @@ class Budget:
     def used_up(self) -> bool:
         """Whether the step's budget is used up."""
         left = self._left[2] if self._turns else self._left[0]
-        return left <= LEFT[self._turns]
+        return left <= BUDGET_REST[self._turns]
 
     @property
     def lasts(self) -> float:
@@ -531,7 +542,7 @@ class Budget:
         """Slow ``wanted`` down until two periods of it fit into the budget, and make it the current
         command."""
         self.count(now)
-        path, aside, turn = (left / (2 * PERIOD) for left in self._left)
+        path, aside, turn = (left / (2 * COMMAND_PERIOD_S) for left in self._left)
         vy = max(-aside, min(aside, wanted.vy))
         wz = max(-turn, min(turn, wanted.wz))
         given = replace(wanted, vy=vy, wz=wz)
@@ -548,7 +559,9 @@ class CommandedMotion:
     """The velocities commanded recently, over all steps. Times are monotonic, s."""
 
     def __init__(self) -> None:
-        self._given: deque[tuple[float, Velocity]] = deque([(-math.inf, STILL)], REMEMBERED)
+        self._given: deque[tuple[float, Velocity]] = deque(
+            [(-math.inf, STILL)], COMMANDS_REMEMBERED
+        )
 
     @property
     def driven(self) -> Velocity:

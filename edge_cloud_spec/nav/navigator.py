@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
 from .answer import Action
-from .answer_assembler import FUTURE, AnswerAssembler, Settled
+from .answer_sequencer import FRAME_FUTURE_S, AnswerSequencer, Settled
 from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
 from .events import (
     Announce,
@@ -29,11 +29,12 @@ from .events import (
     Words,
 )
 from .motion import (
-    BEND,
-    BLOCKED,
-    LEFT,
-    NOTHING,
-    PERIOD,
+    BUDGET_REST,
+    COMMAND_PERIOD_S,
+    JUMP_EXTRA,
+    MOVE_TURN_RAD,
+    NOTHING_USED,
+    STEP_BLOCKED,
     CommandedMotion,
     Goal,
     Motion,
@@ -41,18 +42,17 @@ from .motion import (
     goal_of,
     shortened,
 )
-from .motion import FAR as JUMP
 from .obstacles import Obstacles
-from .odometer import FAR, MOVED_AWAY, Odometer
-from .plausibility import STANDS_S, Plausibility
+from .odometer import FRAME_AWAY_RAD, MOVED_AWAY, Odometer
+from .plausibility import STOP_SETTLES_S, Plausibility
 from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
-    E_STOP,
+    E_STOP_HOLD,
     E_STOP_ON,
     FOLLOWING,
-    IMPLAUSIBLE,
-    INSTRUCTION,
+    IMPLAUSIBLE_HOLD,
+    INSTRUCTION_HOLD,
     NOBODY,
     TOLD_TO_STOP,
     GoalStatus,
@@ -62,19 +62,21 @@ from .status import (
     is_request,
 )
 
-SOONEST = 0.1  # s after a command's end before which no watchdog stops the base
-STALL = 0.5  # s without a tick after which a motion does not continue
-PROGRESS_S = 2.0  # s in which a driving base must make some way
-PROGRESS = 0.25  # the share of what was commanded that it must make
-HELD_S = 1.0  # s for which a motion waits for an obstacle to go
-YOUNG = 1.0  # s of driving since a frame, after which no action begins on it
-QUICK = 0.45  # s; if decisions take longer, they begin only shortly before a motion's end:
-LAST = (0.15, 0.1)  # so many s before the end of a move, of a turn
-REMEMBERED = 8  # decisions; if SHARE of them were quick, the next is taken to be
-SHARE = 0.75
-RESTS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
-REST_S = 0.5  # s that a decision made standing waits for rest, at most
-DRIFTS = (0.1, math.radians(6))  # more than so many m or rad
+WATCHDOG_MARGIN_S = 0.1  # s after a command's end before which no watchdog stops the base
+TICK_GAP_S = 0.5  # s without a tick after which a motion does not continue
+DRIVE_PROGRESS_S = 2.0  # s in which a driving base must make some way
+DRIVE_PROGRESS_SHARE = 0.25  # the share of what was commanded that it must make
+OBSTACLE_WAIT_S = 1.0  # s for which a motion waits for an obstacle to go
+FRAME_DRIVEN_S = 1.0  # s of driving since a frame, after which no action begins on it
+QUICK_DECISION_S = (
+    0.45  # s; if decisions take longer, they begin only shortly before a motion's end:
+)
+LOOK_BEFORE_END_S = (0.15, 0.1)  # so many s before the end of a move, of a turn
+DECISIONS_REMEMBERED = 8  # decisions; if QUICK_SHARE of them were quick, the next is taken to be
+QUICK_SHARE = 0.75
+REST_SPEEDS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
+REST_WAIT_S = 0.5  # s that a decision made standing waits for rest, at most
+DRIFT_BOUNDS = (0.1, math.radians(6))  # more than so many m or rad
 RELEASED = NavigatorStatus("idle", detail="released", code=NavCode.RELEASED)
 AGREE = "look at the signs, axes and units of both, then press and release e_stop to try again"
 
@@ -99,7 +101,7 @@ class FrameTime:
         age = now - self.taken
         if problem := clock_problem("the camera's", self.ahead, settings.clock_offset_limit):
             return problem
-        if not age >= -FUTURE:
+        if not age >= -FRAME_FUTURE_S:
             return f"its frame's stamp is {-age:.1f} s ahead; synchronize the clocks"
         if not age <= settings.frame_age:
             old = f"is {age:.1f} s old (parameter frame_age)"
@@ -155,7 +157,7 @@ class Navigator:
         self.stop_latch = StopLatch(stops, starting)
         state = "stopped" if starting else "idle"
         self.status = NavigatorStatus(state, NOBODY, starting or "started", stops)
-        self._assembler = AnswerAssembler()
+        self._sequencer = AnswerSequencer()
         self._shortened: set[Action] = set()  # actions whose shortening was reported
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: RunningMotion | None = None
@@ -166,7 +168,7 @@ class Navigator:
         self._free_at = -math.inf  # when no obstacle last held the robot
         self._in_way = ""  # the obstacle in the way of the current motion
         # Of the last decisions, s from the frame to the verified action.
-        self._took: deque[float] = deque(maxlen=REMEMBERED)
+        self._took: deque[float] = deque(maxlen=DECISIONS_REMEMBERED)
         self._given = Drive(STILL, 0.0)  # the latest command
         # What to publish once the base rests, and since when.
         self._resting = (RELEASED, -math.inf)
@@ -189,7 +191,7 @@ class Navigator:
     @property
     def counts(self) -> dict[str, int]:
         """How many messages and actions were dropped, by cause."""
-        return {**self._assembler.counts, **self._refused}
+        return {**self._sequencer.counts, **self._refused}
 
     @property
     def moving(self) -> bool:
@@ -203,7 +205,7 @@ class Navigator:
         self.settings = self.odometer.settings = self.obstacles.settings = settings
         self.stop_latch.tally(now)
         self._plausibility.forget()
-        self.stop_latch.release(IMPLAUSIBLE, now)
+        self.stop_latch.release(IMPLAUSIBLE_HOLD, now)
         if self._run is None:
             return self._show(self.status)
         ended = self._end(f"gave up {self._run.action}: the parameters were changed")
@@ -229,17 +231,17 @@ class Navigator:
             case Tick():
                 return self._tick(now)
             case Words():
-                return self._hear(event, now)
+                return self._on_words(event, now)
             case EStop(on):
-                return self._latch(E_STOP, E_STOP_ON if on else "", now)
+                return self._latch(E_STOP_HOLD, E_STOP_ON if on else "", now)
             case Hold(why, cause):
                 return self._latch(cause, why, now)
             case Instruction(text):
                 return self._instruct(text, now)
             case Odometry():
-                problem = self.odometer.add(event, now)
+                problem = self.odometer.receive(event, now)
             case Scan():
-                problem = self.obstacles.hear(event, now)
+                problem = self.obstacles.receive(event, now)
             case GoalStatus() if event.state == FOLLOWING:  # an end needs no reaction
                 self._followed = event.goal_id, event.instruction
         return [Report(problem)] if problem else []
@@ -248,7 +250,7 @@ class Navigator:
 
     def _instruct(self, text: str, now: float) -> list[Effect]:
         if is_stop(text):
-            return self._latch(INSTRUCTION, TOLD_TO_STOP, now)
+            return self._latch(INSTRUCTION_HOLD, TOLD_TO_STOP, now)
         if self.stop_latch.refusal:
             return [Report(f"an instruction was not taken: {self.stop_latch.refusal}")]
         before, self._instruction = self._instruction, normalized(text)
@@ -271,7 +273,7 @@ class Navigator:
             self.stop_latch.stop(cause, why, now)
             return [Halt(), *self._show(self.status)]
         if self.stop_latch.release(cause, now):
-            self.stop_latch.release(IMPLAUSIBLE, now)  # somebody has seen to it
+            self.stop_latch.release(IMPLAUSIBLE_HOLD, now)  # somebody has seen to it
             return self._show(RELEASED)
         return []
 
@@ -289,13 +291,13 @@ class Navigator:
 
     # Deciding
 
-    def _hear(self, words: Words, now: float) -> list[Effect]:
+    def _on_words(self, words: Words, now: float) -> list[Effect]:
         if not is_request(words.request):
             return [Report(f"words were dropped: {words.request[:80]!r} is no request's name")]
         if not abs(words.camera_offset) <= FARTHEST_CLOCK:
             return [Report("words were dropped: the offset of the camera's clock is no number")]
         ahead = camera_clock(words.camera_offset, self.odometer.clock_offset)
-        if (settled := self._assembler.hear(words, now, ahead)) is None:
+        if (settled := self._sequencer.receive(words, now, ahead)) is None:
             return []
         if settled.action is not None:
             self._took.append(now - self._frame_time(settled).taken)
@@ -308,7 +310,7 @@ class Navigator:
             return self._refuse(settled, problem)
         if settled.action.verb == "stop":
             return self._stop(settled, now)
-        turned = BEND if settled.action.verb == "move" else FAR
+        turned = MOVE_TURN_RAD if settled.action.verb == "move" else FRAME_AWAY_RAD
         if self.odometer.moved_away(self._frame_time(settled).at, turned):
             return self._give_way(settled)
         return self._start(settled, settled.action, now)
@@ -317,7 +319,8 @@ class Navigator:
         """Refuse an action; a current motion continues."""
         self._refused["refused"] += 1
         why = f"request {settled.words.request} moves nothing: {problem}"
-        report: list[Effect] = [] if settled.failed else [Report(why)]  # the drafter says it then
+        # A failed decode is the drafter's to report.
+        report: list[Effect] = [] if settled.failed else [Report(why)]
         if self._run is not None:
             return [*report, *self._show(self._run.status(self.status.state))]
         if settled.failed:
@@ -374,9 +377,9 @@ class Navigator:
                 "its frame is from before the robot was stopped, released, instructed or set anew"
             )
         path, _, turn = self._used_since(frame, now)
-        on_the_move = self._run is not None or path > LEFT[0] or turn > LEFT[1]
+        on_the_move = self._run is not None or path > BUDGET_REST[0] or turn > BUDGET_REST[1]
         driven = self._commanded.driven_since(frame.taken, now)
-        if on_the_move and driven > YOUNG:
+        if on_the_move and driven > FRAME_DRIVEN_S:
             return f"its frame is from {driven:.1f} s of driving ago"
         return self.odometer.lost_since(frame.at, now, on_the_move)
 
@@ -399,10 +402,10 @@ class Navigator:
         expiry = now + settings.command_lifetime
         look_at = math.inf
         if settings.drive == CONTINUOUS and anchor is not None and settled.verified:
-            quick = [seconds for seconds in self._took if seconds <= QUICK]
+            quick = [seconds for seconds in self._took if seconds <= QUICK_DECISION_S]
             look_at = frame.taken + settings.look_period
-            if len(quick) < SHARE * len(self._took):
-                look_at = max(look_at, motion.ends - LAST[bool(goal.angle)])
+            if len(quick) < QUICK_SHARE * len(self._took):
+                look_at = max(look_at, motion.ends - LOOK_BEFORE_END_S[bool(goal.angle)])
         before, self._run = self._run, RunningMotion(action, motion, expiry, closed_loop, look_at)
         self._in_way = ""
         if before is None or before.action != action:
@@ -418,14 +421,18 @@ class Navigator:
             return [*effects, replace(self._given, stop_by=stop_by)]
         self._ticked = self._set_off = now
         # So that a step that cannot begin ends with the next tick.
-        self._free_at = now - HELD_S + PERIOD / 2
+        self._free_at = now - OBSTACLE_WAIT_S + COMMAND_PERIOD_S / 2
         return [*effects, *self._go_on(self._run, now)]
 
     def _drives_on(self, run: RunningMotion, now: float) -> bool:
         """Whether another action may replace the current one: not after the watchdog may have
         stopped the base, nor while odometry is overdue."""
-        in_time = now < min(self._given.until + SOONEST, self._given.stop_by)
-        return in_time and not self.odometer.track.falters(now) and now >= run.look_at - PERIOD / 2
+        in_time = now < min(self._given.until + WATCHDOG_MARGIN_S, self._given.stop_by)
+        return (
+            in_time
+            and not self.odometer.track.falters(now)
+            and now >= run.look_at - COMMAND_PERIOD_S / 2
+        )
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:
         """The part of its budget that a decision on this frame has used; nothing without odometry.
@@ -433,9 +440,9 @@ class Navigator:
         It is what was commanded since the frame, or odometry's way, whichever is more.
         """
         if not self.odometer.locates(now):
-            return NOTHING
+            return NOTHING_USED
         path, aside, turn = self._commanded.since(frame.taken, now, self.settings.limits)
-        if path <= LEFT[0] and turn <= LEFT[1]:
+        if path <= BUDGET_REST[0] and turn <= BUDGET_REST[1]:
             return path, aside, turn
         metres, radians = self.odometer.track.moved_since(frame.at)
         return max(path, metres), aside, max(turn, radians)
@@ -458,28 +465,28 @@ class Navigator:
         if problem := self._plausibility.problem(self.settings.limits, now):
             self._plausibility.forget()
             why = f"the base {problem}, as odometry has it: {AGREE}"
-            return [*self._latch(IMPLAUSIBLE, why, now), Report(why)]
+            return [*self._latch(IMPLAUSIBLE_HOLD, why, now), Report(why)]
         run, gap, self._ticked = self._run, now - self._ticked, now
         if run is None:
-            return self._stand(now)
-        if gap > STALL:
+            return self._wait(now)
+        if gap > TICK_GAP_S:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
         return self._go_on(run, now)
 
-    def _stand(self, now: float) -> list[Effect]:
+    def _wait(self, now: float) -> list[Effect]:
         """While nothing is commanded, check whether the base rests, which a decision made standing
         waits for; report a base that moves by itself."""
         effects: list[Effect] = []
         rests, ended = self._resting
         waits = self.status.state not in ("idle", "stopped")
-        if waits and (now - ended >= REST_S or self.odometer.rests(RESTS)):
+        if waits and (now - ended >= REST_WAIT_S or self.odometer.rests(REST_SPEEDS)):
             effects = self._show(rests)
-        effects += self._say_what_is_unseen(now)
-        stands = now - self._commanded.changed >= 2 * STANDS_S and self.odometer.locates(now)
-        made = self.odometer.track.made_within(STANDS_S) if stands else NOTHING[:2]
-        drifts = any(real > most for real, most in zip(made, DRIFTS, strict=True))
+        effects += self._report_unseen(now)
+        waited = now - self._commanded.changed >= 2 * STOP_SETTLES_S and self.odometer.locates(now)
+        made = self.odometer.track.made_within(STOP_SETTLES_S) if waited else NOTHING_USED[:2]
+        drifts = any(real > most for real, most in zip(made, DRIFT_BOUNDS, strict=True))
         if drifts and not self._drifts:
-            metres, degrees = made[0] / STANDS_S, math.degrees(made[1]) / STANDS_S
+            metres, degrees = made[0] / STOP_SETTLES_S, math.degrees(made[1]) / STOP_SETTLES_S
             effects.append(
                 Report(
                     f"the base moves though nothing is commanded: {metres:.2f} m/s, {degrees:.1f} "
@@ -489,7 +496,7 @@ class Navigator:
         self._drifts = drifts
         return effects
 
-    def _say_what_is_unseen(self, now: float) -> list[Effect]:
+    def _report_unseen(self, now: float) -> list[Effect]:
         """Publish that a configured lidar is missing; no decision is made, as none could move."""
         if self.stop_latch.why:
             return []
@@ -514,26 +521,26 @@ class Navigator:
         self._in_way = self.obstacles.why or self._in_way
         if not (self.obstacles.why and step.velocity == STILL):
             self._free_at = now
-        elif now - self._free_at >= HELD_S:
-            return self._finish(run, BLOCKED, now)
-        drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
+        elif now - self._free_at >= OBSTACLE_WAIT_S:
+            return self._finish(run, STEP_BLOCKED, now)
+        drive = Drive(step.velocity, min(run.expiry, now + COMMAND_PERIOD_S), now + step.lasts)
         if run.look_at == math.inf:
             return [drive]
-        if now - self._set_off >= PROGRESS_S and self._is_blocked(now):
-            return self._finish(run, BLOCKED, now)
+        if now - self._set_off >= DRIVE_PROGRESS_S and self._is_blocked(now):
+            return self._finish(run, STEP_BLOCKED, now)
         effects = [drive, *self._count_steps(run)]
-        if now >= run.look_at - PERIOD / 2:
+        if now >= run.look_at - COMMAND_PERIOD_S / 2:
             effects += self._show(run.status("ready"))
         return effects
 
     def _is_blocked(self, now: float) -> bool:
         """Whether the base makes little of its commands; checked across motions, since those that
         replace each other are too short."""
-        path, _, turn = self._commanded.since(now - PROGRESS_S, now)
-        made, turned = self.odometer.track.made_lately(PROGRESS_S)
+        path, _, turn = self._commanded.since(now - DRIVE_PROGRESS_S, now)
+        made, turned = self.odometer.track.made_lately(DRIVE_PROGRESS_S)
         return any(
-            given > least and real < PROGRESS * given
-            for given, real, least in zip((path, turn), (made, turned), JUMP, strict=True)
+            given > least and real < DRIVE_PROGRESS_SHARE * given
+            for given, real, least in zip((path, turn), (made, turned), JUMP_EXTRA, strict=True)
         )
 
     def _finish(

@@ -11,19 +11,22 @@ from numpy.typing import NDArray
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .footprint import SOURCES, Points
-from .motion import DOUBT, FAR, IN_THE_WAY, CommandedMotion
+from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, CommandedMotion
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, apart
 from .settings import NavigatorSettings
 from .sight import LidarSight, Rays, blindness
 
-NEAR = 4.0  # m; farther points do not matter
-FRESH = 0.15  # s; scans count as at least this old, so that the speed does not jump with each scan
-FUTURE = 0.2  # s; a stamp farther in the future is invalid
-KEPT_S = 2.0  # s for which a point counts of which newer scans tell nothing
-KEPT = (0.5, 300)  # m from the body within which points are kept, and how many, the nearest
-FROZEN = (0.3, math.radians(20))  # m, rad that a base moves at most while a scan repeats itself
-UNSEEN = "what is in the way is not seen"
+NEAR_M = 4.0  # m; farther points do not matter
+LEAST_SCAN_AGE_S = (
+    0.15  # s; scans count as at least this old, so that the speed does not jump with each scan
+)
+SCAN_FUTURE_S = 0.2  # s; a stamp farther in the future is invalid
+UNSEEN_KEPT_S = 2.0  # s for which a point counts of which newer scans tell nothing
+UNSEEN_KEPT = (0.5, 300)  # m from the body within which points are kept, and how many, the nearest
+# m, rad that a base moves at most while a scan repeats itself.
+REPEATED_SCAN_MOTION = (0.3, math.radians(20))
+WAY_NOT_SEEN = "what is in the way is not seen"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,17 +65,17 @@ class Obstacles:
         self._behind: dict[str, int] = {}  # each source's last stamp that went back
         self._clocks = {source: SourceClock(f"the {source}'s") for source in SOURCES}
 
-    def hear(self, scan: Scan, now: float) -> str:
+    def receive(self, scan: Scan, now: float) -> str:
         """Take a scan; returns a sentence for the log, usually empty."""
         before, source = self._problems.get(scan.source, ""), scan.source
         problem = scan.problem
         if not abs(scan.age) <= FARTHEST_CLOCK:
             problem = f"the stamp of {source} is no time"
         elif not problem and self._is_news(scan, now):
-            self._clocks[source].hear(-scan.age, now)
+            self._clocks[source].receive(-scan.age, now)
             ahead = camera_clock(self._clocks[source].offset or 0.0, self._odometer.clock_offset)
             late, at = max(0.0, scan.age + ahead), scan.stamp - round(ahead * 1e9)
-            if scan.age + ahead < -FUTURE:
+            if scan.age + ahead < -SCAN_FUTURE_S:
                 problem = f"the stamp of {source} is ahead of its clock"
             elif self._is_repeated(seen := self._see(scan, now - late, at, now), now):
                 problem = f"{source} repeats itself though the base moves; restart its driver"
@@ -96,22 +99,27 @@ class Obstacles:
         here = self._odometer.newest(now)
         if seen.since is None or here is None or not len(seen.sight.points):
             return False
-        return any(made > most for made, most in zip(apart(seen.since, here), FROZEN, strict=True))
+        return any(
+            made > most
+            for made, most in zip(apart(seen.since, here), REPEATED_SCAN_MOTION, strict=True)
+        )
 
     def _see(self, scan: Scan, taken: float, at: int, now: float) -> _Seen:
         """What the scan shows, and the points near the body that were seen lately, of which it
         tells nothing: what is too near for the lidar, say."""
         footprint, last = self.settings.obstacles, self._seen.get(scan.source)
         sight, since = LidarSight.of(scan.source, scan.rays, footprint), self._odometer.newest(now)
-        points = sight.points[np.hypot(*sight.points.T) <= NEAR]
+        points = sight.points[np.hypot(*sight.points.T) <= NEAR_M]
         when = np.full(len(points), taken)
         if last is not None and np.array_equal(scan.rays, last.rays):
             since = last.since
         then = self._odometer.track.at(at)
         if last and (kept := self._seen_from(last, then, now)) is not None:
             beyond = footprint.beyond(kept)
-            counts = (beyond > 0.0) & (beyond < KEPT[0]) & (last.when > taken - KEPT_S)
-            nearest = np.flatnonzero(counts)[beyond[counts].argsort()[: KEPT[1]]]
+            counts = (
+                (beyond > 0.0) & (beyond < UNSEEN_KEPT[0]) & (last.when > taken - UNSEEN_KEPT_S)
+            )
+            nearest = np.flatnonzero(counts)[beyond[counts].argsort()[: UNSEEN_KEPT[1]]]
             nearest = nearest[sight.misses(kept[nearest])]
             points = np.concatenate([points, kept[nearest]])
             when = np.concatenate([when, last.when[nearest]])
@@ -124,7 +132,7 @@ class Obstacles:
             if seen is None or not now - seen.taken <= self.settings.obstacles.timeout:
                 old = "" if seen is None else f" for {now - seen.taken:.1f} s"
                 why = self._problems.get(source) or f"nothing came on {source}{old}"
-                return f"{UNSEEN}: {why}"
+                return f"{WAY_NOT_SEEN}: {why}"
         return ""
 
     def slowed(self, wanted: Velocity, now: float) -> Velocity:
@@ -141,7 +149,9 @@ class Obstacles:
         for source in footprint.promised:
             seen = self._seen[source]
             points, margin = self._here(seen, now)
-            rate, keeps, lasts = footprint.stopping(wanted, limits, max(FRESH, now - seen.taken))
+            rate, keeps, lasts = footprint.stopping(
+                wanted, limits, max(LEAST_SCAN_AGE_S, now - seen.taken)
+            )
             seconds = footprint.seconds_to(points, wanted, margin)
             allowed = (float(seconds.min(initial=math.inf)) * rate - keeps) / (rate * lasts)
             if allowed < share:
@@ -168,7 +178,7 @@ class Obstacles:
             return None
         path, _, turn = self._commanded.since(seen.taken, now, self.settings.limits)
         moved, turned = apart(then, here)
-        if moved > DOUBT * path + FAR[0] or turned > DOUBT * turn + FAR[1]:
+        if moved > JUMP_RATIO * path + JUMP_EXTRA[0] or turned > JUMP_RATIO * turn + JUMP_EXTRA[1]:
             return None
         (ca, sa), (cb, sb) = ((math.cos(pose.yaw), math.sin(pose.yaw)) for pose in (then, here))
         there = seen.points @ np.array([[ca, sa], [-sa, ca]]) + (then.x - here.x, then.y - here.y)

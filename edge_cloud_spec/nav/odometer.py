@@ -12,12 +12,12 @@ from .motion import RATE_S
 from .pose import Pose, apart, between
 from .settings import NavigatorSettings
 
-AWAY = 1.0  # m from the frame's pose: the decision is about another place
-FAR = math.radians(90)  # the same for turning
+FRAME_AWAY_M = 1.0  # m from the frame's pose: the decision is about another place
+FRAME_AWAY_RAD = math.radians(90)  # the same for turning
 MOVED_AWAY = "the robot has moved away from where its frame was taken"
-SLOWEST = 10.0  # messages a second
-RARELY = 5.0  # s between two messages that are still a rate
-LATE = 0.5  # s; the largest delay assumed beyond the least latency
+ODOMETRY_RATE_HZ = 10.0  # messages a second
+LONGEST_PERIOD_S = 5.0  # s between two messages that are still a rate
+LONGEST_DELAY_S = 0.5  # s; the largest delay assumed beyond the least latency
 
 
 class Odometer:
@@ -37,16 +37,16 @@ class Odometer:
         """How far the base's clock is ahead, s, minus the least latency; None: unknown."""
         return None if self.settings.odometry == "off" else self._clock.offset
 
-    def add(self, event: Odometry, now: float) -> str:
+    def receive(self, event: Odometry, now: float) -> str:
         """Take an odometry message; returns a sentence for the log, usually empty."""
         if event.pose.problem:
             return f"odometry that {event.pose.problem} was dropped: look at its source"
         if not abs(event.age) <= FARTHEST_CLOCK:
             return "odometry whose stamp is no time was dropped: look at its source"
-        late = min(LATE, max(0.0, event.age + (self._clock.offset or 0.0)))
+        late = min(LONGEST_DELAY_S, max(0.0, event.age + (self._clock.offset or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)
         if self.track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
-            self._clock.hear(-event.age, now)
+            self._clock.receive(-event.age, now)
         return self._clock.news()
 
     def locates(self, now: float) -> bool:
@@ -81,9 +81,9 @@ class Odometer:
     def slow(self, now: float) -> str:
         """Why motions are measured too seldom; empty if they are not."""
         period = self.track.period
-        if not self.locates(now) or period * SLOWEST <= 1.0:
+        if not self.locates(now) or period * ODOMETRY_RATE_HZ <= 1.0:
             return ""
-        return f"odometry comes {1.0 / period:.1f} times a second; {SLOWEST:g} are needed"
+        return f"odometry comes {1.0 / period:.1f} times a second; {ODOMETRY_RATE_HZ:g} are needed"
 
     def lost_since(self, time: int, now: float, on_the_move: bool) -> str:
         """Why it is not known where the base was at ``time`` (ns); empty if it is.
@@ -104,16 +104,16 @@ class Odometer:
         """Whether a step of the frame of ``time`` (ns) is out of reach from here; ``turned``: rad
         that the base may have turned since."""
         metres, radians = self.track.moved_since(time)
-        return metres > AWAY or radians > turned
+        return metres > FRAME_AWAY_M or radians > turned
 
 
-KEPT = 400  # poses, for locating frames
-APART = 25_000_000  # ns between stored poses, so that they cover ten seconds
-SAME_TIME = 200_000_000  # ns between a frame and the odometry that locates it
-SWAY = 500_000_000  # ns in which a swaying or trotting base returns
-SOONEST = 0.08  # s; a shorter silence is never overdue
-PERIODS = 1.8  # periods without a message, after which odometry is overdue
-LEARNING = 0.2  # weight of the newest period in the mean
+POSES_KEPT = 400  # poses, for locating frames
+POSE_SPACING_NS = 25_000_000  # ns between stored poses, so that they cover ten seconds
+SAME_TIME_NS = 200_000_000  # ns between a frame and the odometry that locates it
+SWAY_NS = 500_000_000  # ns in which a swaying or trotting base returns
+OVERDUE_SOONEST_S = 0.08  # s; a shorter silence is never overdue
+OVERDUE_PERIODS = 1.8  # periods without a message, after which odometry is overdue
+PERIOD_WEIGHT = 0.2  # weight of the newest period in the mean
 
 
 class Track:
@@ -126,7 +126,7 @@ class Track:
     """
 
     def __init__(self) -> None:
-        self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
+        self._poses: deque[tuple[int, Pose]] = deque(maxlen=POSES_KEPT)
         self._stamp = self.last_stamp = 0  # the newest; that of the last message
         self._went_on = -math.inf  # when a new stamp last came
         self._came = -math.inf  # when any message last came
@@ -156,9 +156,11 @@ class Track:
                 return False
             self._poses.clear()
         self._behind, self._stamp = None, stamp
-        if silence < RARELY:  # more is a gap, no period; and odometry may have become slower
-            self.period += LEARNING * (min(silence, self._longest_silence) - self.period)
-        if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
+        if (
+            silence < LONGEST_PERIOD_S
+        ):  # more is a gap, no period; and odometry may have become slower
+            self.period += PERIOD_WEIGHT * (min(silence, self._longest_silence) - self.period)
+        if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < POSE_SPACING_NS:
             self._poses.pop()
         self._poses.append((stamp if at is None else at, pose))
         self._went_on = now
@@ -181,13 +183,13 @@ class Track:
         if not self._poses:
             return None
         at, nearest = min(self._poses, key=lambda entry: abs(entry[0] - time))
-        if abs(at - time) > SAME_TIME:
+        if abs(at - time) > SAME_TIME_NS:
             return None
         others = [e for e in self._poses if (e[0] > time) != (at > time) and e[0] != at]
         if not others:
             return nearest
         other, pose = min(others, key=lambda entry: abs(entry[0] - time))
-        if abs(other - at) > SAME_TIME:
+        if abs(other - at) > SAME_TIME_NS:
             return nearest
         return between(nearest, pose, (time - at) / (other - at))
 
@@ -206,13 +208,13 @@ class Track:
         Measured in steps of half a second, so that a base that sways on the spot makes no way.
         """
         since = self._poses[-1][0] - round(seconds * 1e9)
-        lately = {at // SWAY: pose for at, pose in reversed(self._poses) if at >= since}
+        lately = {at // SWAY_NS: pose for at, pose in reversed(self._poses) if at >= since}
         made = [apart(*pair) for pair in pairwise([self.newest, *lately.values()])]
         return sum(metres for metres, _ in made), sum(radians for _, radians in made)
 
     @property
     def _longest_silence(self) -> float:
-        return max(SOONEST, PERIODS * self.period)
+        return max(OVERDUE_SOONEST_S, OVERDUE_PERIODS * self.period)
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether an old stamp comes from a restarted driver, so that the track starts anew."""

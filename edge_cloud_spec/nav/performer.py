@@ -14,18 +14,18 @@ from .watchdog import Watchdog
 class Performer:
     """Carries out a navigator's effects in their order, whoever has the base.
 
-    ``command`` gives the base a velocity, ``stand`` has it stand; ``watchdog`` stops it where no
-    other command follows in time (None: time is simulated). ``publish`` takes what others are told:
-    a status, a problem, an action that begins.
+    ``command`` gives the base a velocity, ``halt`` has it stand still; ``watchdog`` stops it
+    where no other command follows in time (None: time is simulated). ``publish`` takes what others
+    subscribe to: a status, a problem, an action that begins.
     """
 
     command: Callable[[Velocity], object]
-    stand: Callable[[], object]
+    halt: Callable[[], object]
     publish: Callable[[Show | Report | Announce], object]
     watchdog: Watchdog | None = None
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry these effects out; what ``command`` or ``stand`` raises is passed on."""
+        """Carry these effects out; what ``command`` or ``halt`` raises is passed on."""
         for effect in effects:
             match effect:
                 case Drive(velocity, until, stop_by):
@@ -33,7 +33,7 @@ class Performer:
                         self.watchdog.feed(until, stop_by)
                     self.command(velocity)
                 case Halt():
-                    self.stand()
+                    self.halt()
                     if self.watchdog is not None:
                         self.watchdog.calm()
                 case _:

@@ -1,4 +1,4 @@
-"""Whether the base does what it is told, as odometry has it."""
+"""Whether the base does what it is commanded, as odometry has it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import cmath
 import math
 from itertools import pairwise
 
-from .motion import DOUBT, FAR, PROGRESS, RATE_S, REACTION, ROUNDING, CommandedMotion, Limits
+from .motion import (
+    JUMP_EXTRA,
+    JUMP_RATIO,
+    RATE_S,
+    REACTION_S,
+    ROUNDING,
+    STEP_PROGRESS_SHARE,
+    CommandedMotion,
+    Limits,
+)
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 
-STANDS_S = 2.0  # s in which a base has done what it was told, and rests after a stop
-SLOW_S = 0.5  # s, the time constant of a slow base, which still does what it was told before
-AGAINST = (0.12, math.radians(20))  # m, rad against the commands
-AHEAD, BACK, LEFT, RIGHT = 1.0, -1.0, 1j, -1j  # directions, from that of the command
-WRONG = {
-    AHEAD: ("moves faster than its commands", FAR),
-    BACK: ("moves against its commands", AGAINST),
-    LEFT: ("moves sideways when told ahead", FAR),
-    RIGHT: ("moves sideways when told ahead", FAR),
+STOP_SETTLES_S = 2.0  # s in which a base has done what was commanded, and rests after a stop
+SLOW_BASE_S = 0.5  # s, the time constant of a slow base, which still follows an earlier command
+AGAINST_BOUNDS = (0.12, math.radians(20))  # m, rad against the commands
+TOWARDS = 1.0
+EXCESSES = {  # by direction, as a factor on that of the command
+    TOWARDS: ("moves faster than its commands", JUMP_EXTRA),
+    -1.0: ("moves against its commands", AGAINST_BOUNDS),
+    1j: ("moves sideways when commanded ahead", JUMP_EXTRA),
+    -1j: ("moves sideways when commanded ahead", JUMP_EXTRA),
 }
-GAP_S = 0.5  # s between two poses, beyond which nothing is known of the time between
-GOES_ON = "goes on moving though it was told to stand"
+POSE_GAP_S = 0.5  # s between two poses, beyond which nothing is known of the time between
+MOVES_AFTER_STOP = "goes on moving though it was commanded to stand"
 
 
 class Plausibility:
@@ -29,9 +38,9 @@ class Plausibility:
 
     Per direction, the excess over what was commanded is summed up, and what the base makes ahead
     pays it back: a cumulative sum (Page 1954, "Continuous Inspection Schemes"). Each sample counts
-    at most as far as was commanded, ``REACTION`` ago (or now, if the base was told to stand then),
-    at a speed that moves the base. So noise, sway, a push or a jump of odometry adds little, and a
-    base that stands adds nothing, whoever carries it. Neither does what an earlier command
+    at most as far as was commanded, ``REACTION_S`` ago (or now, if the base was commanded to stand
+    then), at a speed that moves the base. So noise, sway, a push or a jump of odometry adds little,
+    and a base that stands adds nothing, whoever carries it. Neither does what an earlier command
     explains, which a slow base still follows.
     """
 
@@ -43,10 +52,10 @@ class Plausibility:
 
     def forget(self) -> None:
         """Begin anew, as with another base."""
-        self._sums = [dict.fromkeys(WRONG, 0.0) for _ in AGAINST]  # of moves, of turns
+        self._sums = [dict.fromkeys(EXCESSES, 0.0) for _ in AGAINST_BOUNDS]  # of moves, of turns
 
     def problem(self, limits: Limits, now: float) -> str:
-        """What the base does other than it is told; empty if nothing."""
+        """What the base does other than it is commanded; empty if nothing."""
         if not self._odometer.locates(now):
             return ""
         (then, there), (at, here) = self._last, self._odometer.track.latest
@@ -54,24 +63,26 @@ class Plausibility:
         if 0.0 <= seconds < RATE_S - ROUNDING:
             return ""
         self._last, recent = (at, here), [*self._commanded.spans(now)]
-        told = next((v for v, begin, end in recent if begin <= now - REACTION < end), STILL)
-        begins = told == STILL  # now, and a quick base follows at once
-        told = self._commanded.driven if begins else told
-        if told == STILL:
+        commanded = next((v for v, begin, end in recent if begin <= now - REACTION_S < end), STILL)
+        begins = commanded == STILL  # now, and a quick base follows at once
+        commanded = self._commanded.driven if begins else commanded
+        if commanded == STILL:
             return self._after_a_stop(*recent[-1], now) if recent else ""
         slowest = (
             min(limits.move.slowest, limits.top_speed),
             min(limits.turn.slowest, limits.turn_speed),
         )
-        for axis, (way, least) in enumerate(zip(_way_of(told), slowest, strict=True)):
-            if abs(way) >= max(least, ROUNDING) and 0.0 < seconds <= GAP_S:
+        for axis, (way, least) in enumerate(zip(_way_of(commanded), slowest, strict=True)):
+            if abs(way) >= max(least, ROUNDING) and 0.0 < seconds <= POSE_GAP_S:
                 earlier = [
-                    _way_of(v)[axis] * math.exp(min(0.0, (end - now + REACTION) / SLOW_S))
+                    _way_of(v)[axis] * math.exp(min(0.0, (end - now + REACTION_S) / SLOW_BASE_S))
                     for v, _, end in recent
-                    if end > now - STANDS_S
+                    if end > now - STOP_SETTLES_S
                 ]
                 made = _made(there, here)[axis] / seconds
-                wrong = [direction for direction in WRONG if not (begins and direction == AHEAD)]
+                wrong = [
+                    direction for direction in EXCESSES if not (begins and direction == TOWARDS)
+                ]
                 return self._add(axis, made, way, earlier, seconds, wrong)
         return ""
 
@@ -79,32 +90,32 @@ class Plausibility:
         self,
         axis: int,
         made: complex,
-        told: complex,
+        commanded: complex,
         earlier: list[complex],
         seconds: float,
         wrong: list[complex],
     ) -> str:
         """Add a sample, of speeds ahead and to the left, in the directions that are ``wrong``;
-        ``earlier``: what was told before."""
-        speed, unit, sums = abs(told), told / abs(told), self._sums[axis]
+        ``earlier``: what was commanded before."""
+        speed, unit, sums = abs(commanded), commanded / abs(commanded), self._sums[axis]
         for direction in wrong:
-            what, most = WRONG[direction]
-            is_ahead = direction == AHEAD
+            what, most = EXCESSES[direction]
+            is_ahead = direction == TOWARDS
             more = (made / unit / direction).real
-            ways = (way / unit / direction for way in ([told] if is_ahead else earlier))
-            explained = DOUBT * max(0.0, *(way.real for way in ways))
+            ways = (way / unit / direction for way in ([commanded] if is_ahead else earlier))
+            explained = JUMP_RATIO * max(0.0, *(way.real for way in ways))
             # What an earlier command explains adds nothing; only progress pays back.
             more -= explained if is_ahead else min(explained, max(0.0, more))
             more -= 0.0 if is_ahead else max(0.0, (made / unit).real)
             total = sums[direction] + max(-speed, min(more, speed)) * seconds
-            sums[direction] = max(-FAR[axis] if is_ahead else 0.0, total)
+            sums[direction] = max(-JUMP_EXTRA[axis] if is_ahead else 0.0, total)
             if total > most[axis]:
                 return what
         return ""
 
-    def _after_a_stop(self, told: Velocity, _: float, stopped: float, now: float) -> str:
+    def _after_a_stop(self, commanded: Velocity, _: float, stopped: float, now: float) -> str:
         """Look once after each stop whether the base goes on as it was last commanded."""
-        if stopped <= self._stopped or now - stopped < STANDS_S:
+        if stopped <= self._stopped or now - stopped < STOP_SETTLES_S:
             return ""
         self._stopped, track = stopped, self._odometer.track
         at, here = track.latest
@@ -113,12 +124,13 @@ class Plausibility:
         made = [_made(*pair) for pair in pairwise(halves)]
         goes_on = any(
             all(
-                (way[axis] * v.conjugate()).real > abs(v) * max(far, PROGRESS * abs(v)) / 2
+                (way[axis] * v.conjugate()).real
+                > abs(v) * max(far, STEP_PROGRESS_SHARE * abs(v)) / 2
                 for way in made
             )
-            for axis, (v, far) in enumerate(zip(_way_of(told), FAR, strict=True))
+            for axis, (v, far) in enumerate(zip(_way_of(commanded), JUMP_EXTRA, strict=True))
         )
-        return GOES_ON if goes_on else ""
+        return MOVES_AFTER_STOP if goes_on else ""
 
 
 def _way_of(velocity: Velocity) -> tuple[complex, complex]:

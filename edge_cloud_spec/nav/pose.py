@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-FARTHEST = 1e6  # m or rad; beyond any robot, and sums would lose centimetres
-UNIT = 0.05  # by which a quaternion's length may differ from 1: drivers round
+FARTHEST_PLACE = 1e6  # m or rad; beyond any robot, and sums would lose centimetres
+QUATERNION_TOLERANCE = 0.05  # by which a quaternion's length may differ from 1: drivers round
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,13 @@ class Pose:
     @property
     def problem(self) -> str:
         """Why this is no pose, as the end of a sentence; empty if it is one."""
-        if not (abs(self.x) <= FARTHEST and abs(self.y) <= FARTHEST):
+        if not (abs(self.x) <= FARTHEST_PLACE and abs(self.y) <= FARTHEST_PLACE):
             return "is not a number, or no place"
-        return "" if abs(self.yaw) <= FARTHEST else "has an orientation that is no unit quaternion"
+        return (
+            ""
+            if abs(self.yaw) <= FARTHEST_PLACE
+            else "has an orientation that is no unit quaternion"
+        )
 
 
 @dataclass(frozen=True)
@@ -72,5 +76,5 @@ def yaw_of(q: Any) -> float:
 def pose_of(pose: Any) -> Pose:
     """The pose of a ROS Pose; NaN for the yaw of an orientation that is not near length 1."""
     at, q = pose.position, pose.orientation
-    is_unit = abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) <= UNIT
+    is_unit = abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) <= QUATERNION_TOLERANCE
     return Pose(at.x, at.y, yaw_of(q) if is_unit else math.nan)

@@ -9,7 +9,7 @@ from ..options import Bounded, bounded, chosen, described
 from .footprint import ObstacleSettings
 from .motion import Goal, Limits, Steps
 
-DRIVES = CONTINUOUS, STOP_AND_GO = "continuous", "stop_and_go"
+DRIVE_CHOICES = CONTINUOUS, STOP_AND_GO = "continuous", "stop_and_go"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class NavigatorSettings(Bounded):
     command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
     drive: str = chosen(
         CONTINUOUS,
-        DRIVES,
+        DRIVE_CHOICES,
         "continuous: decide while driving; stop_and_go: decide standing",
     )
     look_period: float = bounded(

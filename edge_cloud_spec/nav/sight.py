@@ -20,15 +20,15 @@ Rays = NDArray[np.float64]
 """[n, 3]: the bearing of a ray in the base's frame, rad; how far from the lidar it saw, m along the
 floor (0: it tells nothing); and 1 if something that counts ended it, else 0."""
 
-ROWS = 0.01  # the share of a message's rays that must tell something
-SHARE = 0.25  # the share of a scan's rays to a side with which it sees there
-RETURNS = 5  # of a cloud to a side with which it sees there; it does not tell its other rays
-HALF = 30  # degrees to either side of a move, each of which must be seen
+TELLING_SHARE = 0.01  # the share of a message's rays that must tell something
+SIDE_RAYS_SHARE = 0.25  # the share of a scan's rays to a side with which it sees there
+SIDE_RETURNS = 5  # of a cloud to a side with which it sees there; it does not tell its other rays
+SIDE_DEGREES = 30  # degrees to either side of a move, each of which must be seen
 ALL_AROUND = ((-30, 0), (0, 30), *((begin, begin + 60) for begin in range(30, 330, 60)))
-WHERE = ("ahead", "to its left", "behind", "to its right")
-NO_RETURN = 1e-3  # m; nearer points are a driver's word for no return
-EDGE = 0.01  # m from the body's edge beyond which a ray must see to tell something
-SAME = 0.1  # m between two points of one thing at most
+SIDE_NAMES = ("ahead", "to its left", "behind", "to its right")
+NO_RETURN_M = 1e-3  # m; nearer points are a driver's word for no return
+BODY_EDGE_M = 0.01  # m from the body's edge beyond which a ray must see to tell something
+SAME_THING_M = 0.1  # m between two points of one thing at most
 
 
 def rays_of_scan(
@@ -63,12 +63,12 @@ def rays_of_scan(
     with np.errstate(divide="ignore", invalid="ignore"):  # the body's edge in the way of each ray
         ahead = np.where(x >= 0.0, settings.front - mount.x, settings.rear + mount.x) / np.abs(x)
         aside = np.where(y >= 0.0, settings.side - mount.y, settings.side + mount.y) / np.abs(y)
-        edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + EDGE / 2
+        edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + BODY_EDGE_M / 2
     ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
     far = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
     rays = np.stack([np.arctan2(y, x), np.where(near, edge, far), ends | near], 1)
     _telling(rays, len(ranges), mount, settings)
-    if not (settings.beyond(ends_of(rays, mount))[ends] > EDGE).any():
+    if not (settings.beyond(ends_of(rays, mount))[ends] > BODY_EDGE_M).any():
         raise ValueError("no ray of the scan meets anything: all are inf; is it covered?")
     return rays
 
@@ -81,7 +81,7 @@ def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Ra
     that the way is free. Raises ValueError, with a sentence, if the cloud sees nothing.
     """
     mount = settings.points_at
-    is_return = np.isfinite(places).all(1) & (np.abs(places) > NO_RETURN).any(1)
+    is_return = np.isfinite(places).all(1) & (np.abs(places) > NO_RETURN_M).any(1)
     x, y, z = (mount.to_base(places[is_return]) - (mount.x, mount.y, mount.z)).T
     limit = np.clip(mount.z + z, settings.lowest, settings.highest)
     counts = limit == mount.z + z
@@ -94,8 +94,8 @@ def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Ra
 
 def _telling(rays: Rays, count: int, mount: Mount, settings: ObstacleSettings) -> Rays:
     """``rays``, if enough of ``count`` tell something; raises ValueError, with a sentence."""
-    tell = np.count_nonzero(settings.beyond(ends_of(rays, mount)) > EDGE)
-    if tell < max(1.0, ROWS * count):
+    tell = np.count_nonzero(settings.beyond(ends_of(rays, mount)) > BODY_EDGE_M)
+    if tell < max(1.0, TELLING_SHARE * count):
         raise ValueError(
             f"{tell} of {count} rays tell anything from beyond the robot's body; is it covered? "
             "(A ray that meets nothing must be inf, and the mount right: obstacles.scan_at, "
@@ -135,7 +135,9 @@ class LidarSight:
         points = ends[(rays[:, 2] > 0.0) & (beyond > 0.0)]
         apart = np.abs((np.diff(degrees, append=0.0) + 180.0) % 360.0 - 180.0)
         spacing = float(np.median(apart)) if len(rays) else 0.0
-        counts, telling = (np.bincount(at, minlength=360) for at in (spots, spots[beyond > EDGE]))
+        counts, telling = (
+            np.bincount(at, minlength=360) for at in (spots, spots[beyond > BODY_EDGE_M])
+        )
         return cls(source, mount, points, counts, telling, spacing)
 
     def misses(self, points: Points) -> NDArray[np.bool_]:
@@ -149,7 +151,7 @@ class LidarSight:
             wide = int(self.spacing / 2 + 0.4)
             there = np.degrees(np.arctan2(y, x)) + np.arange(-wide, wide + 1)[:, None]
             return np.asarray((self.telling[_degree(there)] == 0).all(0))
-        return np.asarray((np.hypot(*(points[:, None] - self.points).T) > SAME).all(0))
+        return np.asarray((np.hypot(*(points[:, None] - self.points).T) > SAME_THING_M).all(0))
 
     def blind(self, begin: int, end: int) -> str | None:
         """Why it does not see between these bearings (degrees to the left); empty: it does.
@@ -162,11 +164,11 @@ class LidarSight:
         scans = self.source == "scan"
         if rays * self.spacing < (end - begin) / 2 if scans else where:
             return None
-        if telling >= (max(1.0, SHARE * rays) if scans else RETURNS):
+        if telling >= (max(1.0, SIDE_RAYS_SHARE * rays) if scans else SIDE_RETURNS):
             return ""
         of = f"{telling} of {rays}" if scans else f"{telling}"
         return (
-            f"{self.source} sees too little {WHERE[where]} ({of} rays); is it covered? Where "
+            f"{self.source} sees too little {SIDE_NAMES[where]} ({of} rays); is it covered? Where "
             "nothing is, its driver must say inf; what its mount hides must not be in its angles"
         )
 
@@ -183,10 +185,12 @@ def blindness(sights: Sequence[LidarSight], velocity: Velocity, reach: float) ->
     """
     middle = 0 if velocity.vx >= 0.0 else 180
     turns = abs(velocity.wz) * reach > velocity.speed
-    for side in ALL_AROUND if turns else ((middle - HALF, middle), (middle, middle + HALF)):
-        said = [why for sight in sights if (why := sight.blind(*side)) is not None]
-        if any(said):
-            return f"{BLIND}: {max(said)}"
-        if not said and side in ALL_AROUND[:2]:
+    for side in (
+        ALL_AROUND if turns else ((middle - SIDE_DEGREES, middle), (middle, middle + SIDE_DEGREES))
+    ):
+        whys = [why for sight in sights if (why := sight.blind(*side)) is not None]
+        if any(whys):
+            return f"{BLIND}: {max(whys)}"
+        if not whys and side in ALL_AROUND[:2]:
             return f"{BLIND}: no lidar looks ahead; correct the yaw of obstacles.scan_at"
     return ""

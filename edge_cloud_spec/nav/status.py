@@ -9,7 +9,7 @@ from typing import Any
 
 from .answer import NO_ACTION, Action
 
-STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
+NAV_STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
 
@@ -27,7 +27,7 @@ class NavCode(IntEnum):
     ``REFUSED``: the decision moves nothing; ``STOP``: it was to stop. ``RELEASED``: what held the
     robot is over; ``TOLD_TO_STOP``: an instruction stopped it (both with the state ``stopped``: a
     newer instruction ends it). ``E_STOP``: ``e_stop`` holds it. ``REPLAY``: a recording is played,
-    whose pictures do not follow the motion.
+    whose pictures do not follow the motion. ``IMPLAUSIBLE``: odometry contradicts the commands.
     """
 
     NONE = 0
@@ -39,6 +39,7 @@ class NavCode(IntEnum):
     TOLD_TO_STOP = 6
     E_STOP = 7
     REPLAY = 8
+    IMPLAUSIBLE = 9
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class NavigatorStatus:
     action: Action | None = None
 
     def __post_init__(self) -> None:
-        if self.state not in STATES:
-            raise ValueError(f"{self.state!r} is not a state; there are {', '.join(STATES)}")
+        if self.state not in NAV_STATES:
+            raise ValueError(f"{self.state!r} is not a state; there are {', '.join(NAV_STATES)}")
         if self.request != NOBODY and not is_request(self.request):
             raise ValueError(f"{self.request[:80]!r} is no request's name: it must be one word")
 
@@ -89,7 +90,7 @@ class NavigatorStatus:
     def fields(self) -> dict[str, Any]:
         """The fields of a NavStatus message, without the header."""
         return {
-            "state": 1 + STATES.index(self.state),
+            "state": 1 + NAV_STATES.index(self.state),
             "code": int(self.code),
             "request_id": self.request,
             "action": self.action or NO_ACTION,
@@ -100,12 +101,12 @@ class NavigatorStatus:
     @classmethod
     def read(cls, message: Any) -> NavigatorStatus:
         """Read a NavStatus message. Raises ValueError for an invalid one."""
-        if not 1 <= message.state <= len(STATES):
+        if not 1 <= message.state <= len(NAV_STATES):
             raise ValueError(f"{message.state} is no state of NavStatus")
         if message.code not in [*NavCode]:
             raise ValueError(f"{message.code} is no code of NavStatus")
         return cls(
-            STATES[message.state - 1],
+            NAV_STATES[message.state - 1],
             message.request_id,
             message.detail,
             message.stops,
@@ -114,10 +115,10 @@ class NavigatorStatus:
         )
 
 
-FOLLOWING, DONE, FAILED = "following", "done", "failed"
+FOLLOWING, DONE, GOAL_FAILED = "following", "done", "failed"
 UNKNOWN, INACTIVE, IDLE, STOPPED = "unknown", "inactive", "idle", "stopped"
-ENDS = (DONE, "not_found", "blocked", "given_up")  # of a mission
-GOAL_STATES = (UNKNOWN, INACTIVE, IDLE, STOPPED, FOLLOWING, *ENDS, FAILED)
+MISSION_ENDS = (DONE, "not_found", "blocked", "given_up")  # of a mission
+GOAL_STATES = (UNKNOWN, INACTIVE, IDLE, STOPPED, FOLLOWING, *MISSION_ENDS, GOAL_FAILED)
 """As InstructionStatus.msg numbers them; unknown before the first message."""
 
 
@@ -160,7 +161,12 @@ class GoalStatus:
         return cls(state, message.instruction, message.detail, message.goal_id)
 
 
-E_STOP, INSTRUCTION, START, IMPLAUSIBLE = "e_stop", "instruction", "start", "implausible"
+E_STOP_HOLD, INSTRUCTION_HOLD, START_HOLD, IMPLAUSIBLE_HOLD = (
+    "e_stop",
+    "instruction",
+    "start",
+    "implausible",
+)
 AWAITS_INSTRUCTION = "released: publish an instruction to go on"
 TOLD_TO_STOP, E_STOP_ON = "told to stop", "e_stop is on"
 
@@ -171,33 +177,35 @@ class StopLatch:
     Each stop, release and instruction adds one to ``count``. Decisions made under ``valid_from`` or
     a later count may move the robot. All of these events raise it, except an instruction that is
     followed already, so that it does not disturb the decision under way. ``since``: when it was
-    last raised (monotonic s), not counting instructions that ended no waiting. The hold ``START``
-    of a navigator that has just started is no stop, whatever its reason: no instruction is needed
-    after it.
+    last raised (monotonic s), not counting instructions that ended no waiting. The hold
+    ``START_HOLD`` of a navigator that has just started is no stop, whatever its reason: no
+    instruction is needed after it.
     """
 
     def __init__(self, count: int, starting: str = "") -> None:
         self.count = self.valid_from = count
         self.since = -math.inf
-        self._causes: dict[str, str] = {START: starting} if starting else {}
+        self._causes: dict[str, str] = {START_HOLD: starting} if starting else {}
         self._awaits = False
 
     @property
     def why(self) -> str:
         """Why nothing may move, for the user; empty if it may."""
-        whys = {cause: why for cause, why in self._causes.items() if cause != START}
+        whys = {cause: why for cause, why in self._causes.items() if cause != START_HOLD}
         whys = whys or self._causes  # what else holds it says more
-        others = "; ".join(why for cause, why in whys.items() if cause != E_STOP)
-        if E_STOP in whys:
+        others = "; ".join(why for cause, why in whys.items() if cause != E_STOP_HOLD)
+        if E_STOP_HOLD in whys:
             return f"{E_STOP_ON}: {others}" if others else E_STOP_ON
         return others or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
     def code(self) -> NavCode:
-        """Why, for programs: only these holds end by a person's release or instruction."""
-        if E_STOP in self._causes:
+        """Why, for programs; of other holds than these only ``why`` says something."""
+        if E_STOP_HOLD in self._causes:
             return NavCode.E_STOP
-        if set(self._causes) - {START} == {INSTRUCTION}:
+        if IMPLAUSIBLE_HOLD in self._causes:
+            return NavCode.IMPLAUSIBLE
+        if set(self._causes) - {START_HOLD} == {INSTRUCTION_HOLD}:
             return NavCode.TOLD_TO_STOP
         return NavCode.RELEASED if self._awaits and not self._causes else NavCode.NONE
 
@@ -205,17 +213,19 @@ class StopLatch:
     def refusal(self) -> str:
         """Why an instruction is refused now; empty if it is not."""
         return "; ".join(
-            why for cause, why in self._causes.items() if cause not in (INSTRUCTION, START)
+            why
+            for cause, why in self._causes.items()
+            if cause not in (INSTRUCTION_HOLD, START_HOLD)
         )
 
     @property
     def causes(self) -> frozenset[str]:
-        """What holds the robot now; ``START`` until it is released."""
+        """What holds the robot now; ``START_HOLD`` until it is released."""
         return frozenset(self._causes)
 
     def stop(self, cause: str, why: str, now: float) -> None:
         """Hold the robot because of ``why``, until this ``cause`` is released."""
-        self._awaits = self._awaits or not (cause == START in self._causes)
+        self._awaits = self._awaits or not (cause == START_HOLD in self._causes)
         self._causes[cause] = why
         self.tally(now)
 
@@ -233,7 +243,7 @@ class StopLatch:
             self.count += 1
             self.valid_from = self.valid_from if followed else self.count
             return False
-        self._causes.pop(INSTRUCTION, None)
+        self._causes.pop(INSTRUCTION_HOLD, None)
         self._awaits = False
         self.tally(now)
         return True

@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
-REPEATS = 11  # a stop is repeated, since one message can be lost
-PERIOD = 0.05  # s between repeats
+STOP_REPEATS = 11  # a stop is repeated, since one message can be lost
+STOP_PERIOD_S = 0.05  # s between repeats
 
 
 class Watchdog:
@@ -76,9 +76,11 @@ class Watchdog:
                     return
                 self._deadline = None
                 self.fired += 1
-            for repeat in range(REPEATS):
+            for repeat in range(STOP_REPEATS):
                 with contextlib.suppress(Exception):  # this thread must outlive a failed message
                     self._stop(repeat)
                 with self._changed:
-                    if self._changed.wait_for(lambda: self._closed or self._deadline, PERIOD):
+                    if self._changed.wait_for(
+                        lambda: self._closed or self._deadline, STOP_PERIOD_S
+                    ):
                         break  # there is a new command

@@ -62,7 +62,7 @@ class DrafterNode(ManagedNode):
         self._reports = Reports(self.get_logger().error)
         self._camera_reports = Reports(self.get_logger().error)  # its health has them, too
         self._last_decision: dict[str, object] = {}
-        self.hear_e_stop(self._on_e_stop)
+        self.subscribe_e_stop(self._on_e_stop)
 
     def load(self) -> None:
         """Load the model; raises UserError."""

@@ -12,9 +12,9 @@ from ..health import Health, Level
 
 TWISTS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 VELOCITIES = (*TWISTS, "unitree_api/msg/Request")
-PULSE = "std_msgs/msg/Bool"  # the navigator publishes one topic of this type
+PULSE_TYPE = "std_msgs/msg/Bool"  # the navigator publishes one topic of this type
 BASE, GUARD = "base", "stop_guard"  # what a problem is about; the latter is the node's name, too
-# What hears commands and is no base: ours, a bag's recorder, and consoles
+# What subscribes to commands and is no base: ours, a bag's recorder, and consoles
 OBSERVERS = {"observer", "recorder", "viewer", "rosbag2_recorder", "foxglove_bridge", "rviz"}
 CONSOLE = "_ros2cli"  # with a number behind it
 
@@ -68,9 +68,9 @@ def base_and_guard(navigator: str, endpoints: Sequence[Endpoint]) -> Iterator[He
     ``check`` is ``BASE`` or ``GUARD``. A WARN may end by itself, an ERROR does not.
     """
     ours = [e for e in endpoints if e.publishes and e.node == navigator]
-    pulses = {e.topic for e in ours if e.kind == PULSE}
-    hearers = {e.node for e in endpoints if e.topic in pulses and not e.publishes}
-    guards = {node for node in hearers if _name(node) == GUARD}
+    pulses = {e.topic for e in ours if e.kind == PULSE_TYPE}
+    subscribers = {e.node for e in endpoints if e.topic in pulses and not e.publishes}
+    guards = {node for node in subscribers if _name(node) == GUARD}
     for own in ours:
         if own.kind in VELOCITIES:
             others = [e for e in endpoints if e.topic == own.topic and e.node != navigator]
@@ -80,12 +80,12 @@ def base_and_guard(navigator: str, endpoints: Sequence[Endpoint]) -> Iterator[He
             yield from _guard(own, guards, sent)
 
 
-def _base(own: Endpoint, hearers: Sequence[Endpoint]) -> Iterator[Health]:
-    other = [e for e in hearers if e.kind != own.kind]  # one of them may be the base
-    wrong = other or [e for e in hearers if mismatches(own, e)]
-    if not hearers:
+def _base(own: Endpoint, subscribers: Sequence[Endpoint]) -> Iterator[Health]:
+    other = [e for e in subscribers if e.kind != own.kind]  # one of them may be the base
+    wrong = other or [e for e in subscribers if mismatches(own, e)]
+    if not subscribers:
         advice = "start the base's driver, or launch with cmd_vel:= and its topic"
-        yield Health(Level.WARN, f"nobody listens on {own.topic}", advice, check=BASE)
+        yield Health(Level.WARN, f"nobody subscribes to {own.topic}", advice, check=BASE)
     elif wrong:
         first, advice = wrong[0], "give the base's driver the QoS that docs/interfaces.md lists"
         why = mismatches(own, first)
@@ -94,9 +94,9 @@ def _base(own: Endpoint, hearers: Sequence[Endpoint]) -> Iterator[Health]:
             setting = f"stamped to {stamped}" if first.kind in TWISTS else "kind to what that needs"
             why = f"it takes {_name(first.kind)}, not {_name(own.kind)}"
             advice = f"set output.{setting} (navigator, stop_guard), and start both again"
-            advice += "" if len(other) == len(hearers) else "; if it is no base, end it"
-        level = Level.ERROR if other or len(wrong) == len(hearers) else Level.WARN
-        yield Health(level, f"{first.node} cannot hear {own.topic}: {why}", advice, check=BASE)
+            advice += "" if len(other) == len(subscribers) else "; if it is no base, end it"
+        level = Level.ERROR if other or len(wrong) == len(subscribers) else Level.WARN
+        yield Health(level, f"{first.node} receives no {own.topic}: {why}", advice, check=BASE)
 
 
 def _guard(own: Endpoint, guards: set[str], sent: set[str]) -> Iterator[Health]:
@@ -107,7 +107,7 @@ def _guard(own: Endpoint, guards: set[str], sent: set[str]) -> Iterator[Health]:
     )
     advice = "give the guard the navigator's output.* and cmd_vel:=, and start it again"
     if not guards:
-        found, advice = "no stop guard hears the pulse", "start it, or set guarded to false"
+        found, advice = "no stop guard receives the pulse", "start it, or set guarded to false"
     if sent != {own.kind}:
         yield Health(Level.ERROR, found, advice, check=GUARD)
 

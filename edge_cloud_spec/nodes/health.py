@@ -6,26 +6,23 @@ finds nodes that publish in another's place.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..health import Health, Level
 
-WARNING_S = 4.0  # a warning that is over sooner is not told: something may still start
+WARNING_S = 4.0  # a warning that is over sooner is not reported: something may still start
 ERROR_S = 0.5  # two looks: a publisher may not be discovered yet
 WELL_S = 3.0  # what comes and goes faster is one trouble
-LINES = 5  # of a log a second at most: a reader that does not read is not to block the robot
-_DIFFERS = re.compile("request [0-9a-z]+|[0-9]+")  # by which two lines of one problem may differ
 
 
 @dataclass
 class _Trouble:
     since: float
     last: float  # when it was seen last
-    severity: int = 0  # of what was told
-    told: set[str] = field(default_factory=set)  # advice
+    severity: int = 0  # of what was reported
+    reported: set[str] = field(default_factory=set)  # advice
 
 
 @dataclass
@@ -48,15 +45,15 @@ class HealthConsole:
             trouble = self._troubles.setdefault(health.check, _Trouble(now, now))
             trouble.last = now
             settles = WARNING_S if health.level == Level.WARN else ERROR_S
-            known = health.advice in trouble.told or health.severity < trouble.severity
+            known = health.advice in trouble.reported or health.severity < trouble.severity
             if not known and now - trouble.since >= settles:
-                trouble.told |= {health.advice, ""}
+                trouble.reported |= {health.advice, ""}
                 trouble.severity = health.severity
                 yield health.level, f"{health.check}: {health}"
         for check, trouble in list(self._troubles.items()):
             if now - trouble.last >= WELL_S:
                 del self._troubles[check]
-                if trouble.told:
+                if trouble.reported:
                     yield Level.OK, f"{check}: well again"
 
 
@@ -74,7 +71,7 @@ def output_health(outputs: Mapping[str, str]) -> dict[str, Health]:
 
 UNKNOWN_S = 0.5  # a publisher is discovered before its node's name is; then it counts by its name
 LEFT_S = 30.0  # a node that was killed is seen for twenty seconds more
-UNKNOWN = "_NODE_NAME_UNKNOWN_"
+UNKNOWN_NODE = "_NODE_NAME_UNKNOWN_"
 
 OWNERS = {
     "decode_request": ("drafter",),
@@ -91,7 +88,7 @@ OWNERS = {
 }
 """Topic -> who alone publishes it, once each; all relative to one robot's namespace."""
 
-NODES = tuple(dict.fromkeys(name for names in OWNERS.values() for name in names))
+ROBOT_NODES = tuple(dict.fromkeys(name for names in OWNERS.values() for name in names))
 """The nodes that a robot cannot do without."""
 
 
@@ -119,7 +116,9 @@ class PublisherWatch:
                 seen.add((topic, name))
                 self._since.setdefault((topic, name), now)
             long_ago = now - UNKNOWN_S
-            named = {n for n in strangers if UNKNOWN not in n or self._since[topic, n] <= long_ago}
+            named = {
+                n for n in strangers if UNKNOWN_NODE not in n or self._since[topic, n] <= long_ago
+            }
             if named:
                 faults[topic] = _strangers(topic, " and ".join(owners), sorted(named))
             elif twice:
@@ -130,7 +129,7 @@ class PublisherWatch:
 
 
 def _strangers(topic: str, owner: str, names: Sequence[str]) -> Health:
-    who = ", ".join("a program without a ROS name" if UNKNOWN in n else n for n in names)
+    who = ", ".join("a program without a ROS name" if UNKNOWN_NODE in n else n for n in names)
     return Health(
         Level.ERROR,
         f"{who} publishes on {topic}, where {owner} alone should",
@@ -142,6 +141,6 @@ def _strangers(topic: str, owner: str, names: Sequence[str]) -> Health:
 
 def _twice(topic: str, owner: str, seconds: float) -> Health:
     level = Level.ERROR if seconds > LEFT_S else Level.WARN
-    said = f"two nodes with the name {owner} publish on {topic}"
+    found = f"two nodes with the name {owner} publish on {topic}"
     advice = "end one of them; one that was killed is seen for twenty seconds more"
-    return Health(level, said, advice, {"foreign": owner})
+    return Health(level, found, advice, {"foreign": owner})

@@ -30,9 +30,9 @@ from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import DECODE, EVERY_PUBLISHER, EVERY_SENDER, RELIABLE
 from .runtime.run import spin
-from .runtime.subscription_thread import NO_WARNINGS, hear_once
+from .runtime.subscription_thread import NO_WARNINGS, receive_once
 
-ACTION = "navigate_by_instruction"
+ACTION_NAME = "navigate_by_instruction"
 STATUSES = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
@@ -70,7 +70,7 @@ class InstructionServer(Node):
         self._goal: _Goal | None = None
         self._drafter = INACTIVE  # its last state
         self._e_stop = False
-        self._kept: tuple[str, float] | None = None  # instruction, and when it was heard
+        self._kept: tuple[str, float] | None = None  # instruction, and when it was received
         self._instruction = self.create_publisher(String, "instruction", RELIABLE)
         # Not one status may be missed, however fast they follow each other.
         self.create_subscription(InstructionStatus, "instruction_status", self._on_status, STATUSES)
@@ -79,13 +79,13 @@ class InstructionServer(Node):
             (String, "instruction", self._on_instruction, EVERY_SENDER),
             (Bool, "e_stop", self._on_e_stop, EVERY_PUBLISHER),
         ):
-            for profile, hear in hear_once(callback, profiles):
-                self.create_subscription(kind, topic, hear, profile, event_callbacks=NO_WARNINGS)
+            for profile, receive in receive_once(callback, profiles):
+                self.create_subscription(kind, topic, receive, profile, event_callbacks=NO_WARNINGS)
         Diagnostics(self).report(self._check)
         self._server = ActionServer(
             self,
             NavigateByInstruction,
-            ACTION,
+            ACTION_NAME,
             lambda handle: None,  # never called: each goal is executed with a callback of its own
             handle_accepted_callback=self._on_accepted,
             cancel_callback=self._on_cancel,
@@ -158,13 +158,13 @@ class InstructionServer(Node):
     @property
     def _is_up(self) -> bool:
         """Whether a drafter subscribes to instructions."""
-        return self._hears_drafter and self._drafter != INACTIVE
+        return self._finds_drafter and self._drafter != INACTIVE
 
     @property
-    def _hears_drafter(self) -> bool:
+    def _finds_drafter(self) -> bool:
         return bool(self.count_publishers(self.resolve_topic_name("instruction_status")))
 
-    # What the drafter says
+    # What the drafter publishes
 
     def _on_status(self, message: InstructionStatus) -> None:
         status = GoalStatus.read(message)
@@ -207,7 +207,7 @@ class InstructionServer(Node):
         elif goal.state == "waiting" and self._waited_in_vain(goal.asked_at):
             self._publish("stop")  # whoever takes it now would move a robot that nobody expects to
             self._end(GoalEnd("failed", "no drafter took the instruction; does the graph run?"))
-        elif goal.state == "following" and not self._hears_drafter:
+        elif goal.state == "following" and not self._finds_drafter:
             self._publish("stop")
             self._end(GoalEnd("failed", "the drafter is gone"))
 

@@ -16,7 +16,7 @@ from ..nav.sight import Rays, rays_of_cloud, rays_of_scan
 
 AXES = ("x", "y", "z")
 MORE_THAN_ROUND = 7.0  # rad
-SIZES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
+FLOAT_TYPES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
 
 
 def scan_of(
@@ -68,12 +68,12 @@ def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None
 def _places(message: PointCloud2) -> NDArray[np.float64]:
     """x, y and z [n, 3] as stored in the message."""
     order = ">" if message.is_bigendian else "<"
-    found = {field.name: field for field in message.fields if field.datatype in SIZES}
+    found = {field.name: field for field in message.fields if field.datatype in FLOAT_TYPES}
     size, rows = message.width * message.point_step, message.height
     row = message.row_step or size  # some drivers leave it 0
     if not all(axis in found for axis in AXES):
         raise ValueError("the points have no x, y and z as floating-point numbers")
-    kinds = [order + SIZES[found[axis].datatype] for axis in AXES]
+    kinds = [order + FLOAT_TYPES[found[axis].datatype] for axis in AXES]
     offsets = [found[axis].offset for axis in AXES]
     ends = [at + np.dtype(kind).itemsize for at, kind in zip(offsets, kinds, strict=True)]
     data = np.frombuffer(message.data, np.uint8)

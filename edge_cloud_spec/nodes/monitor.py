@@ -18,23 +18,23 @@ from rclpy.node import Node
 from ..health import Health, Level, worst_of
 from ..options import Bounded, bounded, described
 from .endpoints import endpoints_of
-from .health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
+from .health import OUTPUT, OWNERS, ROBOT_NODES, PublisherWatch, output_health
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
 
-LOOK_S = 0.25  # between two looks at the graph; what is found is published at once
+GRAPH_PERIOD_S = 0.25  # between two looks at the graph; what is found is published at once
 UNSEEN_S = 2.0  # a node's diagnostics may be discovered before its name
-LIE_S = 5.0  # a lie is reported for so long after it was told last
-STOOD_STILL_S = 1.0  # between two looks: this process stood still, and its ears too
+DOUBLED_S = 5.0  # a second node of a name is reported for so long after it published last
+STOOD_STILL_S = 1.0  # between two looks: this process stood still, and received nothing
 
 
 @dataclass(frozen=True)
 class MonitorSettings(Bounded):
     """What is monitored. Names are separated by blanks, in the monitor's namespace."""
 
-    nodes: str = described(" ".join(NODES), "nodes that must be alive", fixed=True)
+    nodes: str = described(" ".join(ROBOT_NODES), "nodes that must be alive", fixed=True)
     allowed_publishers: str = described(
         "", "other nodes that may publish on the topics of ours, such as a joystick's", fixed=True
     )
@@ -44,7 +44,7 @@ class MonitorSettings(Bounded):
 
 
 class MonitorNode(Node):
-    """Reads the graph and ``/diagnostics``; ``Heartbeats`` and ``PublisherWatch`` judge."""
+    """Reads the graph and ``/diagnostics``; ``Heartbeats`` and ``PublisherWatch`` decide."""
 
     def __init__(self, **options: Any) -> None:
         """``options``: rclpy's options of a node (context, namespace)."""
@@ -65,7 +65,7 @@ class MonitorNode(Node):
         self._showed_at = -PERIOD_S
         self._diagnostics = Diagnostics(self)
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, RELIABLE)
-        self.create_timer(LOOK_S, self._look, clock=STEADY)
+        self.create_timer(GRAPH_PERIOD_S, self._look, clock=STEADY)
 
     def _full(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.get_namespace().rstrip('/')}/{name}"
@@ -74,7 +74,7 @@ class MonitorNode(Node):
         now = time.monotonic()
         for status in message.status:
             values = {each.key: each.value for each in status.values}
-            self._heartbeats.hear(status.name, values.get(INSTANCE, ""), status.message, now)
+            self._heartbeats.receive(status.name, values.get(INSTANCE, ""), status.message, now)
             if OUTPUT in values and status.name in self._heartbeats.names:
                 self._outputs[status.name] = values[OUTPUT]
 
@@ -99,12 +99,12 @@ class MonitorNode(Node):
 
 
 @dataclass
-class _Heard:
+class _Source:
     at: float
     message: str
-    newest_at: float  # when the newest instance spoke last
-    instances: list[str] = field(default_factory=list)  # in the order of their first words
-    lied: float = float("-inf")
+    newest_at: float  # when the newest instance published last
+    instances: list[str] = field(default_factory=list)  # in the order of their first messages
+    doubled: float = float("-inf")
     absent_since: float | None = None
 
 
@@ -121,66 +121,66 @@ class Heartbeats:
     started: float
     silence: float = 3.0
     startup: float = 10.0
-    _heard: dict[str, _Heard] = field(default_factory=dict)
+    _sources: dict[str, _Source] = field(default_factory=dict)
     _looked: float | None = None
 
-    def hear(self, name: str, instance: str, message: str, now: float) -> None:
+    def receive(self, name: str, instance: str, message: str, now: float) -> None:
         """Record a node's status message, from this ``instance`` of the node."""
         if name not in self.names:
             return
-        heard = self._heard.setdefault(name, _Heard(now, message, now))
-        heard.at, heard.message = now, message
-        newest = heard.instances[-1] if heard.instances else ""
-        if instance != newest and instance in heard.instances:
-            if now - heard.newest_at <= self.silence:
-                heard.lied = now  # the one from before the other speaks again: there are two
+        source = self._sources.setdefault(name, _Source(now, message, now))
+        source.at, source.message = now, message
+        newest = source.instances[-1] if source.instances else ""
+        if instance != newest and instance in source.instances:
+            if now - source.newest_at <= self.silence:
+                source.doubled = now  # the one from before the other speaks again: there are two
                 return
-            heard.instances.remove(instance)  # the other has ended, and this one goes on alone
-        heard.newest_at = now
+            source.instances.remove(instance)  # the other has ended, and this one goes on alone
+        source.newest_at = now
         if instance != newest:
-            heard.instances = [*heard.instances[-3:], instance]  # after a restart, a new one
+            source.instances = [*source.instances[-3:], instance]  # after a restart, a new one
 
     def look(self, present: Collection[str], now: float) -> dict[str, Health]:
         """The health of each watched node; ``present``: the graph's full node names."""
         if self._looked is not None and now - self._looked > STOOD_STILL_S:
-            for heard in self._heard.values():
-                heard.at += now - self._looked
+            for source in self._sources.values():
+                source.at += now - self._looked
         self._looked = now
         found = {name: self._health(name, name in present, now) for name in self.names}
-        return {  # a node that was never heard may still start
-            name: replace(health, check=name if name in self._heard else "")
+        return {  # a node that has published nothing may still start
+            name: replace(health, check=name if name in self._sources else "")
             for name, health in found.items()
         }
 
     def _health(self, name: str, present: bool, now: float) -> Health:
-        heard = self._heard.get(name)
-        if heard is None:
-            return self._unheard(name, present, now - self.started)
-        silent = now - heard.at
+        source = self._sources.get(name)
+        if source is None:
+            return self._silent(name, present, now - self.started)
+        silent = now - source.at
         values = {"silent_s": round(silent, 1)}
         if present:
-            heard.absent_since = None
-        elif heard.absent_since is None:
-            heard.absent_since = now
+            source.absent_since = None
+        elif source.absent_since is None:
+            source.absent_since = now
         if not present and silent > self.silence:
             advice = "start it again, and see its log for why it ended"
             return Health(Level.ERROR, f"{name} is gone", advice, values)
-        if heard.absent_since is not None and now - heard.absent_since > UNSEEN_S:
-            said = f"diagnostics come in the name of {name}, which is not running"
-            return Health(Level.ERROR, said, "find who publishes them and end it", values)
+        if source.absent_since is not None and now - source.absent_since > UNSEEN_S:
+            found = f"diagnostics come in the name of {name}, which is not running"
+            return Health(Level.ERROR, found, "find who publishes them and end it", values)
         if silent > self.silence:
-            said = f"{name} has said nothing for {silent:.0f} s; last: {heard.message!r}"
-            return Health(Level.STALE, said, "see its log, or restart it", values)
-        if now - heard.lied < LIE_S:
-            said = f"two nodes publish diagnostics in the name of {name}"
-            return Health(Level.ERROR, said, "end one of them", values)
+            found = f"{name} has said nothing for {silent:.0f} s; last: {source.message!r}"
+            return Health(Level.STALE, found, "see its log, or restart it", values)
+        if now - source.doubled < DOUBLED_S:
+            found = f"two nodes publish diagnostics in the name of {name}"
+            return Health(Level.ERROR, found, "end one of them", values)
         return Health(Level.OK, f"{name} speaks", values=values)
 
-    def _unheard(self, name: str, present: bool, waited: float) -> Health:
+    def _silent(self, name: str, present: bool, waited: float) -> Health:
         if present:
             level = Level.OK if waited < self.silence else Level.WARN
-            said = f"{name} has said nothing yet"
-            return Health(level, said, "it loads its model, or see its log" if level else "")
+            found = f"{name} has said nothing yet"
+            return Health(level, found, "it loads its model, or see its log" if level else "")
         if waited < self.startup:
             return Health(Level.OK, f"{name} is not running yet")
         return Health(Level.ERROR, f"{name} is not running", "start it, or see its log")

@@ -1,4 +1,4 @@
-"""What drafter and navigator tell each other, as ROS messages; ``nav`` reads them, without ROS."""
+"""What drafter and navigator send each other, as ROS messages; ``nav`` reads them, without ROS."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def to_status(status: NavigatorStatus) -> NavStatus:
 
 def to_reading(reading: Reading) -> dict[str, Any]:
     """The fields of ``VerifiedTokens`` that say what the answer so far means."""
-    said = {"action_end": reading.end, "no_action": reading.problem}
-    return {**said, "action": to_action(reading.action)}
+    fields = {"action_end": reading.end, "no_action": reading.problem}
+    return {**fields, "action": to_action(reading.action)}
 
 
 def reading_of(message: VerifiedTokens) -> Reading:

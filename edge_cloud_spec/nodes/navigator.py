@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,13 +39,13 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.motion import PERIOD, Goal
+from ..nav.motion import COMMAND_PERIOD_S, Goal
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
 from ..nav.pose import Velocity, pose_of
 from ..nav.settings import NavigatorSettings
-from ..nav.status import E_STOP, IMPLAUSIBLE, START, GoalStatus, NavigatorStatus
-from ..nav.watchdog import REPEATS, Watchdog
+from ..nav.status import START_HOLD, GoalStatus, NavCode, NavigatorStatus
+from ..nav.watchdog import STOP_REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Reports
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
@@ -58,10 +58,10 @@ from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SE
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
-INACTIVE = "the navigator is not active"
-FOUND_S = 5.0  # that base and guard have to be found, before it is said that one is not
-ACTIVE = "active"  # cause of the hold of a navigator that is not
-TURN_ARROW = 0.5  # m
+NAVIGATOR_INACTIVE = "the navigator is not active"
+DISCOVERY_S = 5.0  # that base and guard have to be found, before it is reported that one is not
+INACTIVE_HOLD = "active"  # cause of the hold of a navigator that is not
+TURN_ARROW_M = 0.5  # m
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class NodeSettings(NavigatorSettings):
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
     guarded: bool = described(
-        False, "move nothing before a stop guard hears the pulse and can stop the base", True
+        False, "move nothing before a stop guard receives the pulse and can stop the base", True
     )
     listen: float = bounded(
-        1.0, 0.0, 60.0, "stand so long after the drafter was found, to hear an e_stop, s", True
+        1.0, 0.0, 60.0, "stand so long after the drafter was found, to receive an e_stop, s", True
     )
 
 
@@ -92,13 +92,13 @@ class NavigatorNode(ManagedNode):
         super().__init__("navigator")
         self._lock = threading.Lock()
         self._config = self.parameters(NodeSettings(), self._on_parameters)
-        self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
+        self._navigator = Navigator(self._config.value, secrets.randbits(32), NAVIGATOR_INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
-        self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
+        self._repeat = STOP_REPEATS  # next of the stop in progress; STOP_REPEATS: none is
         self._reports = Reports(self.get_logger().warning)
         self._odometry_of = ""  # the frame that it locates
-        self._wrong = ""  # why commands or stops cannot reach the base, as it was said
-        self.hear_e_stop(self._on_e_stop)
+        self._unreachable = ""  # why commands or stops do not reach the base, as reported
+        self.subscribe_e_stop(self._on_e_stop)
 
     def load(self) -> None:
         """Create the publishers of commands and reports, and the watchdog; raises UserError."""
@@ -113,15 +113,17 @@ class NavigatorNode(ManagedNode):
         self._watchdog = Watchdog(output.stop, settings.watchdog)
         with self._lock:
             self._output = output
-            self._performer = Performer(self._command, self._stand, self._tell, self._watchdog)
+            self._performer = Performer(
+                self._command, self._halt_base, self._publish, self._watchdog
+            )
             self._navigator.configure(settings, time.monotonic())
-            self._tell(Show(self._navigator.status))
+            self._publish(Show(self._navigator.status))
         self._watchdog.start()
 
     def begin(self) -> None:
         """Subscribe to words, odometry and instructions."""
-        self._listening_since = time.monotonic()
-        self._finds_until = self._listening_since + FOUND_S
+        self._reached_since = time.monotonic()
+        self._finds_until = self._reached_since + DISCOVERY_S
         instructions = self.started.enter_context(closing(SubscriptionThread(self)))
         instructions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
         self.create_subscription(
@@ -133,9 +135,9 @@ class NavigatorNode(ManagedNode):
         for source, topic in zip(obstacles.promised, obstacles.topics, strict=True):
             on_lidar = partial(self._on_lidar, source)
             self.create_subscription(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
-        self.create_timer(PERIOD, self._on_tick, clock=STEADY)
+        self.create_timer(COMMAND_PERIOD_S, self._on_tick, clock=STEADY)
         self._on_parameters()
-        self._handle(Hold("", ACTIVE))
+        self._handle(Hold("", INACTIVE_HOLD))
         instructions.start()
 
     def halt(self) -> None:
@@ -144,11 +146,11 @@ class NavigatorNode(ManagedNode):
         self._output.stop(0)
         if self._lock.acquire(timeout=0.5):  # a callback that hangs must not prevent the rest
             try:
-                for cause in (ACTIVE, START):  # base and guard are looked for again
-                    self._run(Hold(INACTIVE, cause))
-                self._wrong = ""
+                for cause in (INACTIVE_HOLD, START_HOLD):  # base and guard are looked for again
+                    self._run(Hold(NAVIGATOR_INACTIVE, cause))
+                self._unreachable = ""
                 self._run(Hold("", BASE))
-                self._repeat = REPEATS
+                self._repeat = STOP_REPEATS
                 for repeat in range(3):
                     time.sleep(0.02)
                     self._output.stop(repeat)
@@ -219,14 +221,14 @@ class NavigatorNode(ManagedNode):
 
     def _on_tick(self) -> None:
         with self._lock:
-            if self._output is not None and self._repeat < REPEATS:
+            if self._output is not None and self._repeat < STOP_REPEATS:
                 self._output.stop(self._repeat)
                 self._repeat += 1
-            if START in self._navigator.stop_latch.causes or self._wrong:
-                self._listen(self._unreached())
+            if START_HOLD in self._navigator.stop_latch.causes or self._unreachable:
+                self._check_reach(self._unreached())
             self._run(Tick())
 
-    def _listen(self, unreached: Sequence[Health]) -> None:
+    def _check_reach(self, unreached: Sequence[Health]) -> None:
         """Release the hold at start-up, once an active e_stop would have been received, and hold
         what can move no base, or would not be stopped.
 
@@ -235,21 +237,21 @@ class NavigatorNode(ManagedNode):
         before: two processes may need seconds to discover each other. A robot that drives is not
         held for its guard alone.
         """
-        now, starting = time.monotonic(), START in self._navigator.stop_latch.causes
-        held = {BASE, GUARD} if starting or self._wrong else {BASE}
+        now, starting = time.monotonic(), START_HOLD in self._navigator.stop_latch.causes
+        held = {BASE, GUARD} if starting or self._unreachable else {BASE}
         wrong = [each for each in unreached if each.level == Level.ERROR and each.check in held]
         why = "; ".join(map(str, wrong))
-        said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
-        if said != self._wrong:
-            self._wrong = said
+        problem = f"nothing moves: {why}" if why and now >= self._finds_until else ""
+        if problem != self._unreachable:
+            self._unreachable = problem
             if starting:
-                self._run(Hold(said or INACTIVE, START))
+                self._run(Hold(problem or NAVIGATOR_INACTIVE, START_HOLD))
             stops = not starting or any(each.check == BASE for each in wrong)
-            self._run(Hold(said if stops else "", BASE))  # ended, it needs a newer instruction
+            self._run(Hold(problem if stops else "", BASE))  # ended, it needs a newer instruction
         if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
-            self._listening_since = now
-        if now >= self._listening_since + self._config.value.listen:
-            self._run(Hold("", START))
+            self._reached_since = now
+        if now >= self._reached_since + self._config.value.listen:
+            self._run(Hold("", START_HOLD))
 
     def _unreached(self) -> list[Health]:
         """Why this node's commands, or its guard's stops, do not reach the base."""
@@ -280,18 +282,18 @@ class NavigatorNode(ManagedNode):
 
     def _command(self, velocity: Velocity) -> None:
         assert self._output is not None
-        self._repeat = REPEATS
+        self._repeat = STOP_REPEATS
         self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
         self._output.command(velocity)
 
-    def _stand(self) -> None:
+    def _halt_base(self) -> None:
         assert self._output is not None
         self._output.stop(0)
         self._pulse.publish(Bool(data=False))
         self._repeat = 1
 
-    def _tell(self, told: Show | Report | Announce) -> None:
-        match told:
+    def _publish(self, effect: Show | Report | Announce) -> None:
+        match effect:
             case Report(problem):
                 self._reports.add(problem, time.monotonic())
             case Show(status):
@@ -302,7 +304,7 @@ class NavigatorNode(ManagedNode):
                     gone = Marker(ns="action", action=Marker.DELETEALL)
                     self._markers.publish(MarkerArray(markers=[gone]))
             case Announce():
-                self._announce(told)
+                self._announce(effect)
 
     def _announce(self, announce: Announce) -> None:
         goal, now = announce.goal, self.get_clock().now()
@@ -324,19 +326,17 @@ class NavigatorNode(ManagedNode):
         """The navigator's status, and counts of what was dropped."""
         unreached = self._unreached()
         with self._lock:
-            self._listen(unreached)
+            self._check_reach(unreached)
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing, slow = navigator.odometer.problem(now), navigator.odometer.slow(now)
             unseen = navigator.obstacles.missing(now)
-            holds = navigator.stop_latch.causes
             counts = {**navigator.counts, "watchdog": self._watchdog.fired}
         return navigator_health(
             status,
             self.resolve_topic_name("odom"),
             missing,
             unseen,
-            holds=holds,
             slow=slow,
             frame=self._odometry_of if self._odometry_of != self._base_frame else "",
             timed=offset is None and self._config.value.odometry == "auto",
@@ -357,7 +357,7 @@ class NavigatorNode(ManagedNode):
 def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
     """An arrow and the text of the action that begins ``now``, in the base's frame."""
     if goal.angle:
-        tip = (TURN_ARROW * math.cos(goal.angle), TURN_ARROW * math.sin(goal.angle))
+        tip = (TURN_ARROW_M * math.cos(goal.angle), TURN_ARROW_M * math.sin(goal.angle))
     else:
         tip = (goal.distance, 0.0)
     arrow = _marker(0, Marker.ARROW, frame, now, Vector3(x=0.04, y=0.08, z=0.1))
@@ -381,7 +381,6 @@ def navigator_health(
     topic: str,
     missing: str = "",
     unseen: str = "",
-    holds: Collection[str] = (),
     slow: str = "",
     frame: str = "",
     timed: bool = False,
@@ -394,7 +393,7 @@ def navigator_health(
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
     lidar cannot; empty if they can. ``slow``: why odometry comes too seldom. ``frame``: whose pose
-    odometry has, if it is not the base's frame. ``holds``: the causes for which it is held.
+    odometry has, if it is not the base's frame.
     ``timed``: there was never odometry, so motions are timed. ``problem``: a recent problem.
     ``parameters``: what is wrong with parameters. ``unreached``: why commands or stops do not reach
     the base.
@@ -409,14 +408,17 @@ def navigator_health(
             ),
         ),
         (
-            E_STOP in holds,
+            status.code is NavCode.E_STOP,
             Health(
                 Level.WARN,
-                "e_stop is on",
+                status.detail,
                 "release it (publish false on e_stop), then publish the instruction again",
             ),
         ),
-        (IMPLAUSIBLE in holds, Health(Level.ERROR, f"nothing moves: {status.detail}")),
+        (
+            status.code is NavCode.IMPLAUSIBLE,
+            Health(Level.ERROR, f"nothing moves: {status.detail}"),
+        ),
         (
             missing,
             Health(

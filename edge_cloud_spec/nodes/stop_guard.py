@@ -16,7 +16,7 @@ from rclpy.node import Node
 from std_msgs.msg import Bool
 
 from ..health import Health, Level
-from ..nav.watchdog import PERIOD, REPEATS
+from ..nav.watchdog import STOP_PERIOD_S, STOP_REPEATS
 from ..options import Bounded, bounded, described
 from ..throttle import Reports
 from .base_output import OutputSettings, make_output
@@ -26,8 +26,8 @@ from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
 
-ADVICE = "see the navigator's log, and the machine's load"
-LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
+SILENCE_ADVICE = "see the navigator's log, and the machine's load"
+SILENCE_RECHECK, SILENCE_RECHECK_S = -1, 0.002  # s from the end of the silence to the stop
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class StopGuardNode(Node):
         settings = Parameters(self, GuardSettings()).start_value()
         self._settings, self._reports = settings, Reports(self.get_logger().warning)
         self._output = make_output(self, settings.output, settings.base_frame)
-        self._repeat = 0  # next of the stop; LOOK before it is said
+        self._repeat = 0  # next of the stop; SILENCE_RECHECK before it is reported
         self._timer = self.create_timer(settings.silence, self._on_silence, clock=STEADY)
         self._timer.cancel()
         self.create_subscription(Bool, "pulse", self._on_pulse, RELIABLE)
@@ -63,7 +63,7 @@ class StopGuardNode(Node):
     def _on_pulse(self, moving: Bool) -> None:
         self._timer.cancel()
         if moving.data:
-            self._repeat = LOOK
+            self._repeat = SILENCE_RECHECK
             self._ring_in(self._settings.silence)
 
     def _ring_in(self, seconds: float) -> None:
@@ -71,27 +71,28 @@ class StopGuardNode(Node):
         self._timer.reset()
 
     def _on_silence(self) -> None:
-        if self._repeat == LOOK:  # this process may have been silent, and a pulse waits
-            self._ring_in(LOOK_S)
+        if self._repeat == SILENCE_RECHECK:  # this process may have been silent, and a pulse waits
+            self._ring_in(SILENCE_RECHECK_S)
         else:
             self._output.stop(self._repeat)
-            self._ring_in(PERIOD)
-        if self._repeat == 0:  # it is said at once, and after the zeros
+            self._ring_in(STOP_PERIOD_S)
+        if self._repeat == 0:  # it is reported at once, and after the zeros
             self._reports.add(
                 "the robot moved and the navigator was silent for "
-                f"{self._settings.silence:g} s: the guard commanded zeros; {ADVICE}",
+                f"{self._settings.silence:g} s: the guard commanded zeros; {SILENCE_ADVICE}",
                 time.monotonic(),
             )
             self._diagnostics.show(self._diagnose())
         self._repeat += 1
-        if self._repeat == REPEATS:
+        if self._repeat == STOP_REPEATS:
             self._timer.cancel()
 
     def _diagnose(self) -> Health:
         settings = self._settings
         values = {"fired": self._reports.count, OUTPUT: settings.output.text(settings.base_frame)}
-        if said := self._reports.recent(time.monotonic()):
-            return Health(Level.WARN, said, values=values)  # without a check: it is logged already
+        if problem := self._reports.recent(time.monotonic()):
+            # Without a check: it is logged already.
+            return Health(Level.WARN, problem, values=values)
         return Health(Level.OK, "it listens to the navigator's pulse", values=values)
 
     def close(self) -> None:
@@ -100,9 +101,9 @@ class StopGuardNode(Node):
         if self._timer.is_canceled():
             return
         self._timer.cancel()
-        for repeat in range(REPEATS):
+        for repeat in range(STOP_REPEATS):
             self._output.stop(repeat)
-            time.sleep(PERIOD)
+            time.sleep(STOP_PERIOD_S)
             if not self._timer.is_canceled():
                 return  # a pulse: the navigator goes on
 

@@ -20,8 +20,8 @@ from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
     E_STOP_ON,
-    FAILED,
     FOLLOWING,
+    GOAL_FAILED,
     INACTIVE,
     STOPPED,
     TOLD_TO_STOP,
@@ -286,7 +286,7 @@ class DecisionLoop:
         try:
             instruction = check_instruction(text, self.known)
         except UserError as error:
-            return [Report(str(error)), self._publish(FAILED, str(error))]
+            return [Report(str(error)), self._publish(GOAL_FAILED, str(error))]
         self._instructed_at = now
         self._drop_frames(now)
         self._mission.follow(instruction, now, next(self._goals))
@@ -307,9 +307,9 @@ class DecisionLoop:
             effects += self._on_e_stop(True, now)
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
-            effects.append(self._publish(FAILED, E_STOP_IS_ON))
+            effects.append(self._publish(GOAL_FAILED, E_STOP_IS_ON))
         if self.instruction and self._awaits and now - self._instructed_at > SETTLE_S:
-            lost = self._mission.status(FAILED, WAS_STOPPED)
+            lost = self._mission.status(GOAL_FAILED, WAS_STOPPED)
             effects += [*self._drop("the robot was stopped", now), self._noted(lost)]
         return effects
 

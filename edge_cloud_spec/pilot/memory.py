@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..nav.history import MAX_ANSWER, HistorySpec, Turn
+from ..nav.history import MAX_ANSWER_CHARACTERS, HistorySpec, Turn
 
 
 class MissionMemory:
@@ -23,4 +23,4 @@ class MissionMemory:
         """A decision of this mission is verified."""
         before = self._turns if mission == self._mission else ()
         self._mission = mission
-        self._turns = spec.kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER])))
+        self._turns = spec.kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER_CHARACTERS])))

@@ -26,10 +26,10 @@ from ..nav.answer import CLAUSES, ORDERS, Action, Dialect
 from ..nav.clock_offset import SourceClock
 from ..nav.events import Instruction, Odometry, Report, Tick, Words
 from ..nav.history import Turn
-from ..nav.motion import PERIOD
+from ..nav.motion import COMMAND_PERIOD_S
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
-from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
+from ..nav.status import INACTIVE, MISSION_ENDS, STOPPED, GoalStatus
 from ..throttle import Reports
 from ..wire.messages import ABORTED, END
 from .decision_loop import (
@@ -191,7 +191,7 @@ class Pilot:
         needed."""
         if stamp not in (0, self._newest_stamp):  # a repeated stamp says nothing
             self._newest_stamp = stamp
-            self.camera_clock.hear((stamp - self._stamp_clock()) / 1e9, self._clock())
+            self.camera_clock.receive((stamp - self._stamp_clock()) / 1e9, self._clock())
         if jpeg is not None:
             taken = max(0, stamp - round(self.settings.loop.lag * 1e9))
             self.receive(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
@@ -276,7 +276,7 @@ class Pilot:
         settings: NavigatorSettings | None = None,
         report: Callable[[str], object] = _log.warning,
     ) -> GoalStatus:
-        """Follow an instruction on a user's base; returns how it ended: one of ``ENDS``, or
+        """Follow an instruction on a user's base; returns how it ended: one of ``MISSION_ENDS``, or
         ``stopped``, if the instruction is a stop, or ``receive`` is given one meanwhile.
 
         ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
@@ -309,7 +309,7 @@ class Pilot:
                             base.receive(replace(output, age=age))
                         case Report(problem):
                             reports.add(problem, time.monotonic())
-                        case GoalStatus() if output.state in (*ENDS, STOPPED):
+                        case GoalStatus() if output.state in (*MISSION_ENDS, STOPPED):
                             return output
                         case GoalStatus():
                             base.receive(output)
@@ -317,7 +317,7 @@ class Pilot:
                 self.tick()
                 if self.sees_the_same:
                     reports.add(SAME_PICTURE, time.monotonic())
-                time.sleep(PERIOD)
+                time.sleep(COMMAND_PERIOD_S)
 
     @contextmanager
     def _deciding(self, publish: Callable[[Output], None]) -> Iterator[None]:

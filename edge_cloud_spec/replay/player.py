@@ -18,8 +18,8 @@ from ..bringup.graph import Value
 from ..errors import UserError
 from ..instruction import normalized
 from ..nav.status import (
-    FAILED,
     FOLLOWING,
+    GOAL_FAILED,
     NOBODY,
     STOPPED,
     UNKNOWN,
@@ -178,7 +178,7 @@ class Player:
         self._instruction.publish(String(data=text))
 
         def is_refused() -> bool:
-            return self._goal.state == FAILED and self._goal is not before
+            return self._goal.state == GOAL_FAILED and self._goal is not before
 
         if not self._wait_for(lambda: is_followed() or is_refused(), DISCOVERY_TIMEOUT):
             raise UserError(f"the drafter does not follow {text!r}: it says {str(self._goal)!r}")

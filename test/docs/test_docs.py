@@ -6,7 +6,8 @@ import ast
 import builtins
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -309,6 +310,28 @@ OLD = "class OwnDrafting:\n    patience: float\n    def ledger(self):\n        s
 def gone(text: str) -> list[str]:
     """The names that a text of Python defines with a word that is gone."""
     return [name for found in NAMES.findall(text) for name in found if GONE.search(name)]
+
+
+ASSIGNED = re.compile(r"^([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*)(?:: [^=\n]+)? = ", re.MULTILINE)
+SHARED_NAMES = 115  # of constants that several modules have; it may only fall
+
+
+def shared(modules: Iterable[str]) -> list[str]:
+    """The names of constants that several of these texts of Python assign."""
+    names = Counter(
+        name
+        for text in modules
+        for name in {one for found in ASSIGNED.findall(text) for one in found.split(", ")}
+    )
+    return sorted(name for name, times in names.items() if times > 1)
+
+
+def test_no_further_name_of_a_constant_has_a_value_for_each_module() -> None:
+    assert shared(["FAR, NEAR = 1, 2\n", "X: int = 1\nFAR = 3\nFAR = 4\n", "X = 2"]) == ["FAR", "X"]
+    folders = ("edge_cloud_spec", "lab")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    found = shared(file.read_text() for file in files)
+    assert files and len(found) <= SHARED_NAMES, "give it its subject and unit: " + " ".join(found)
 
 
 @pytest.mark.parametrize("folder", ["edge_cloud_spec", "lab", "test", "launch", "examples"])

@@ -36,7 +36,7 @@ from helpers.drill import read_as
 from helpers.lagging_base import GRACE, MORE, RATIO, Place, moved, seen_from
 from helpers.lidar import hidden, scan_of
 
-from edge_cloud_spec.nav.answer import CLAUSES, SEARCH, STOP, Action, Reading
+from edge_cloud_spec.nav.answer import CLAUSES, SEARCH_ACTION, STOP_ACTION, Action, Reading
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -55,10 +55,10 @@ from edge_cloud_spec.nav.events import (
     Words,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import BEND, PATH, REACTION, Axis, Goal, Limits
-from edge_cloud_spec.nav.navigator import YOUNG, Navigator
+from edge_cloud_spec.nav.motion import MOVE_TURN_RAD, REACTION_S, TURN_PATH_M, Axis, Goal, Limits
+from edge_cloud_spec.nav.navigator import FRAME_DRIVEN_S, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
-from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, NavigatorSettings, Unverified
+from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVE_CHOICES, NavigatorSettings, Unverified
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavCode
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
@@ -73,9 +73,9 @@ ODD_READINGS = (  # of a drafter that lies
     ),
     *(Reading(Action("turn", "left", amount=far), 1) for far in (1e308, 5e-324, 720.0)),
     *(
-        Reading(SEARCH, 10**9, "it is none"),
-        Reading(STOP, 0, "it is none"),
-        Reading(SEARCH),
+        Reading(SEARCH_ACTION, 10**9, "it is none"),
+        Reading(STOP_ACTION, 0, "it is none"),
+        Reading(SEARCH_ACTION),
         Reading(),
     ),
 )
@@ -374,7 +374,7 @@ def settings(random: Random) -> NavigatorSettings:
         odometry=random.choice(("auto", "auto", "required", "off")),
         clock_offset_limit=random.choice((0.0, 5.0, 1e10, 1e10)),
         command_lifetime=random.choice((0.6, 5.0)),
-        drive=random.choice(DRIVES),
+        drive=random.choice(DRIVE_CHOICES),
         look_period=random.choice((0.0, 0.2)),
     )
 
@@ -409,8 +409,8 @@ class _Step:
     def most(self) -> tuple[float, float]:
         """Path and turn that it may take."""
         if self.goal.angle:
-            return PATH + MORE[0], RATIO * abs(self.goal.angle) + MORE[1]
-        return RATIO * abs(self.goal.distance) + MORE[0], BEND + MORE[1]
+            return TURN_PATH_M + MORE[0], RATIO * abs(self.goal.angle) + MORE[1]
+        return RATIO * abs(self.goal.distance) + MORE[0], MOVE_TURN_RAD + MORE[1]
 
 
 class Checker:
@@ -584,7 +584,9 @@ class Checker:
             if decision.honest:
                 self._command(self.velocity, now)
                 *used, driven = self._commanded_since(decision.taken)
-                self._require(driven <= YOUNG + SAME_CLOCK, "a step on an old frame of the move")
+                self._require(
+                    driven <= FRAME_DRIVEN_S + SAME_CLOCK, "a step on an old frame of the move"
+                )
         self._require(effect.request not in self._begun, "a step that is carried out again")
         self._begun.add(effect.request)
         self.counts["steps"] += 1
@@ -657,7 +659,7 @@ class Checker:
         self.counts["commands near a thing"] += any(
             math.hypot(x - pose.x, y - pose.y) < 1.0 for x, y in things
         )
-        moves, turns = REACTION + limits.move.braking, REACTION + limits.turn.braking
+        moves, turns = REACTION_S + limits.move.braking, REACTION_S + limits.turn.braking
         if not velocity.wz:
             moves += limits.move.overshoot / velocity.speed
         elif not velocity.speed:

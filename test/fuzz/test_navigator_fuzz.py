@@ -13,16 +13,16 @@ from fuzz.navigator import episode, run
 
 from edge_cloud_spec.nav import motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
-from edge_cloud_spec.nav.answer_assembler import AnswerAssembler, Settled
+from edge_cloud_spec.nav.answer_sequencer import AnswerSequencer, Settled
 from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import NOTHING, Budget, Goal, Motion
+from edge_cloud_spec.nav.motion import NOTHING_USED, Budget, Goal, Motion
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.plausibility import Plausibility
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import IMPLAUSIBLE, StopLatch
+from edge_cloud_spec.nav.status import IMPLAUSIBLE_HOLD, StopLatch
 
 
 def test_a_sample_of_random_events_breaks_no_promise() -> None:
@@ -38,10 +38,10 @@ def test_what_a_base_makes_while_nothing_comes_is_not_held_against_the_navigator
     assert episode("12 67", 2000)["bases held"] > 0  # two pauses, of 1.7 s and 0.35 s
 
 
-EAGER = {way: (what, (-1.0, -1.0)) for way, (what, _) in plausibility.WRONG.items()}
+EAGER = {way: (what, (-1.0, -1.0)) for way, (what, _) in plausibility.EXCESSES.items()}
 # The seed that finds what is wrong there soon.
-SOON = dict.fromkeys(("STALL", "stopping", "problem"), 1)
-SOON |= dict.fromkeys(("seconds_to", "hear"), 3) | {"_here": 2, "KEPT_S": 12}
+SOON = dict.fromkeys(("TICK_GAP_S", "stopping", "problem"), 1)
+SOON |= dict.fromkeys(("seconds_to", "receive"), 3) | {"_here": 2, "UNSEEN_KEPT_S": 12}
 
 # What is wrong: each gets what is right first.
 
@@ -73,8 +73,8 @@ def _only_notes(_: Any, self: Navigator, settings: NavigatorSettings, now: float
     return []
 
 
-def _forgets(hear: Any, self: AnswerAssembler, *given: Any) -> Settled | None:
-    settled = hear(self, *given)
+def _forgets(receive: Any, self: AnswerSequencer, *given: Any) -> Settled | None:
+    settled = receive(self, *given)
     if settled is not None:
         self._answers.clear()
     return settled
@@ -87,7 +87,7 @@ def _creeps_backwards(along: Any, *given: Any) -> Velocity:
 
 
 def _holds_no_base(latch: Any, self: Navigator, cause: str, *given: Any) -> list[Effect]:
-    return [Halt()] if cause == IMPLAUSIBLE else latch(self, cause, *given)
+    return [Halt()] if cause == IMPLAUSIBLE_HOLD else latch(self, cause, *given)
 
 
 def _stops_at_once(stopping: Any, *given: Any) -> tuple[float, float, float]:
@@ -109,13 +109,13 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         (Unverified, "limits", lambda _, self, limits: limits, "beyond the limit"),
         (Unverified, "goal", lambda _, self, goal: goal, "a long move on unverified words"),
         (motion, "_sped_up", lambda _, given, wanted, *more: wanted, "within"),
-        (navigating, "STALL", 10.0, "after the last one's end"),
-        (navigating, "PERIOD", 1.0, "valid for too long"),
+        (navigating, "TICK_GAP_S", 10.0, "after the last one's end"),
+        (navigating, "COMMAND_PERIOD_S", 1.0, "valid for too long"),
         (Navigator, "_instruct", _goes_on, "the instruction before"),
         (Navigator, "configure", _only_notes, "old parameters"),
         (Navigator, "_drives_on", lambda *_: True, "before the end of another"),
         (Motion, "lasts", math.inf, "of a step that may"),
-        (Navigator, "_used_since", lambda *_: NOTHING, "of a step that may"),
+        (Navigator, "_used_since", lambda *_: NOTHING_USED, "of a step that may"),
         (Budget, "grant", lambda _, self, wanted, now: wanted, "of a step that may"),
         (
             *(Drive, "__init__"),
@@ -124,15 +124,15 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         ),
         (Motion, "_along", _creeps_backwards, "against the step's direction"),
         (
-            *(AnswerAssembler, "hear"),
-            lambda hear, self, words, *more: hear(self, replace(words, age=0.0), *more),
+            *(AnswerSequencer, "receive"),
+            lambda receive, self, words, *more: receive(self, replace(words, age=0.0), *more),
             "old frame of the move",
         ),
-        (AnswerAssembler, "hear", _forgets, "carried out again"),
+        (AnswerSequencer, "receive", _forgets, "carried out again"),
         (Obstacles, "slowed", lambda _, self, wanted, now: wanted, "towards|without a scan"),
         (
-            *(Obstacles, "hear"),
-            lambda hear, self, scan, now: hear(self, replace(scan, problem=""), now),
+            *(Obstacles, "receive"),
+            lambda receive, self, scan, now: receive(self, replace(scan, problem=""), now),
             "towards|without a scan",
         ),
         (
@@ -141,11 +141,11 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
             "without a scan",
         ),
         (obstacles, "blindness", lambda _, *given: "", "a blind command"),
-        (obstacles, "KEPT_S", 0.0, "towards"),
+        (obstacles, "UNSEEN_KEPT_S", 0.0, "towards"),
         (ObstacleSettings, "stopping", _stops_at_once, "towards"),
         (ObstacleSettings, "seconds_to", _sees_the_nearest, "towards"),
         (Plausibility, "problem", lambda *_: "", "far against the commands"),
-        (plausibility, "WRONG", EAGER, "a base that follows is held"),
+        (plausibility, "EXCESSES", EAGER, "a base that follows is held"),
         (Navigator, "_latch", _holds_no_base, "while the robot is held|with no step under way"),
         (motion, "_no_faster", lambda _, wanted, speed: wanted, "beyond the limit"),
         (

@@ -12,7 +12,7 @@ import numpy as np
 from helpers.graph.topic_messages import seconds
 from helpers.run_bag import Said, odometry, write_run
 
-from edge_cloud_spec.commission.camera import WIDE, PictureFeatures
+from edge_cloud_spec.commission.camera import COLUMNS_WIDE, PictureFeatures
 from edge_cloud_spec.commission.figures import TrialMeasurements
 from edge_cloud_spec.commission.trials import Commission, Event, TrialSettings
 from edge_cloud_spec.nav.events import Instruction, Odometry, Scan, Tick
@@ -148,7 +148,7 @@ class Trial:
     def keep_silent(self, seconds: float) -> None:
         """As it is."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Nobody reads it."""
 
     def ask(self, text: str) -> None:
@@ -207,7 +207,7 @@ class Trial:
     def _see(self, lag: float, blur: float) -> None:
         """A picture of a strip; ``lag`` s older than stamped, less sharp by ``blur`` a rad/s."""
         yaw = self.yaws[-1 - min(len(self.yaws) - 1, round(lag / DT))]
-        at = (np.arange(WIDE) - yaw * 150.0) % 2000
+        at = (np.arange(COLUMNS_WIDE) - yaw * 150.0) % 2000
         columns = np.interp(at, np.arange(4096), self.scene)
         sharp = 1.0 / (1.0 + blur * abs(self.base.rates[1])) + self.noise.normal() * 0.01
         came = EPOCH + self.now

@@ -11,7 +11,7 @@ from helpers.drill import words
 from helpers.lagging_base import Base, seen_from
 
 from edge_cloud_spec.edge.events import Abort
-from edge_cloud_spec.nav.answer import SEARCH, Action
+from edge_cloud_spec.nav.answer import SEARCH_ACTION, Action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -25,7 +25,7 @@ from edge_cloud_spec.nav.events import (
     Words,
 )
 from edge_cloud_spec.nav.mission import MissionSettings
-from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
+from edge_cloud_spec.nav.motion import COMMAND_PERIOD_S, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import NavigatorSettings
@@ -115,7 +115,7 @@ class Rover:
         self.done = 0  # actions, by what was made of them
         self.frames: dict[str, Seen] = {}
         for _ in range(5):  # odometry comes first
-            self.run(PERIOD)
+            self.run(COMMAND_PERIOD_S)
         self.instruct(BOX)
 
     def instruct(self, text: str) -> None:
@@ -159,16 +159,16 @@ class Rover:
     def run(self, seconds: float) -> list[Effect]:
         """Time goes on; what the navigator did."""
         effects: list[Effect] = []
-        for _ in range(round(seconds / PERIOD)):
+        for _ in range(round(seconds / COMMAND_PERIOD_S)):
             self.ticks += 1
             for part in range(1, 6):  # odometry at 100 Hz
-                at, pose = self.now + PERIOD / 5, self.base.pose
+                at, pose = self.now + COMMAND_PERIOD_S / 5, self.base.pose
                 for _ in self.base.run(at):
                     pass
                 if self.blocked:
                     self.base.pose = pose
                 self.base.pose = replace(
-                    self.base.pose, yaw=self.base.pose.yaw + self.drift * PERIOD / 5
+                    self.base.pose, yaw=self.base.pose.yaw + self.drift * COMMAND_PERIOD_S / 5
                 )
                 self.now = at
                 self.way.append((at, self.base.pose))
@@ -184,7 +184,7 @@ class Rover:
                     self._see(self.pictures.pop(0))
             effects += self._decide()
             effects += self.on(Tick())
-            self.stood += PERIOD if self.base.stands else 0.0
+            self.stood += COMMAND_PERIOD_S if self.base.stands else 0.0
         return effects
 
     def _see(self, seen: Seen) -> None:
@@ -196,7 +196,7 @@ class Rover:
     def _decide(self) -> list[Effect]:
         if self.deciding is not None and self.now >= self.deciding[0]:
             (_, decide), self.deciding = self.deciding, None
-            self.loop.on(Ended(SEARCH), self.now)
+            self.loop.on(Ended(SEARCH_ACTION), self.now)
             return self.say(decide)
         request = f"r{len(self.requests)}"
         decide = self.loop.take(request, self.now) if self.deciding is None else None
@@ -225,7 +225,7 @@ class Rover:
         end = self.now + seconds
         while not condition():
             assert self.now < end, f"never: {self.navigator.status}"
-            self.run(PERIOD)
+            self.run(COMMAND_PERIOD_S)
 
     def made(self, since: float, until: float) -> tuple[float, float]:
         """Metres of path and radians of turning that the base really made in this time."""

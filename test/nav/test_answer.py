@@ -22,12 +22,12 @@ from edge_cloud_spec.nav.answer import (
     every_action,
     parse_action,
 )
-from edge_cloud_spec.nav.answer_assembler import (
-    FUTURE,
+from edge_cloud_spec.nav.answer_sequencer import (
+    FRAME_FUTURE_S,
     MAX_CHARACTERS,
-    REMEMBERED,
-    SAME_FRAME,
-    AnswerAssembler,
+    REQUESTS_REMEMBERED,
+    SAME_FRAME_S,
+    AnswerSequencer,
 )
 from edge_cloud_spec.nav.events import Words
 
@@ -138,9 +138,9 @@ def pieces(request: str, texts: tuple[str, ...] = ANSWER) -> list[Words]:
 
 
 def test_an_answer_is_settled_once_at_its_delimiter_with_what_its_words_say() -> None:
-    listener, told = AnswerAssembler(), pieces("r")
+    listener, told = AnswerSequencer(), pieces("r")
     told[1:] = [replace(each, stamp=8, goal_id="goal-2", stops=4) for each in told[1:]]
-    settled = [listener.hear(each, 100.0 + n) for n, each in enumerate(told)]
+    settled = [listener.receive(each, 100.0 + n) for n, each in enumerate(told)]
     assert [one is not None for one in settled] == [False, False, False, False, True, False, False]
     (one,) = [one for one in settled if one]
     assert (one.action, one.problem, one.frame_time, one.verified) == (LARGE, "", 99.75, True)
@@ -153,12 +153,12 @@ def test_an_answer_is_settled_once_at_its_delimiter_with_what_its_words_say() ->
 def test_in_any_order_an_answer_is_read_in_its_own_or_not_at_all(
     random: Random, repeats: int
 ) -> None:
-    listener, told = AnswerAssembler(), pieces("r")
+    listener, told = AnswerSequencer(), pieces("r")
     told += [random.choice(told) for _ in range(repeats)]
     random.shuffle(told)
     expected, outcome, repeated, misplaced = 0, None, 0, 0
     for each in told:
-        one = listener.hear(each, 100.0)
+        one = listener.receive(each, 100.0)
         in_turn = each.position == expected
         repeated += each.position < expected
         misplaced += each.position > expected
@@ -174,100 +174,100 @@ def test_in_any_order_an_answer_is_read_in_its_own_or_not_at_all(
 
 @pytest.mark.parametrize("place", range(5))
 def test_one_piece_that_is_not_verified_makes_the_answer_so(place: int) -> None:
-    listener, told = AnswerAssembler(), pieces("r")
+    listener, told = AnswerSequencer(), pieces("r")
     told[place] = replace(told[place], verified=False)
-    (one,) = [one for one in (listener.hear(each, 100.0) for each in told) if one]
+    (one,) = [one for one in (listener.receive(each, 100.0) for each in told) if one]
     assert not one.verified
-    (following,) = [one for one in (listener.hear(each, 101.0) for each in pieces("s")) if one]
+    (following,) = [one for one in (listener.receive(each, 101.0) for each in pieces("s")) if one]
     assert following.verified
 
 
 def test_words_of_an_older_frame_or_of_a_request_that_was_replaced_are_stale() -> None:
-    listener = AnswerAssembler()
-    listener.hear(words("a", age=0.5), 100.0)  # a frame of 99.5
-    assert listener.hear(words("b", text="action: search;", age=1.0), 100.0) is None
+    listener = AnswerSequencer()
+    listener.receive(words("a", age=0.5), 100.0)  # a frame of 99.5
+    assert listener.receive(words("b", text="action: search;", age=1.0), 100.0) is None
     assert listener.counts["stale"] == 1
-    same = words("c", text="action: stop;", age=0.5 + SAME_FRAME / 2)
-    assert listener.hear(same, 100.0) is not None  # of the same frame, up to rounding
-    assert listener.hear(words("a", age=0.0), 101.0) is None
+    same = words("c", text="action: stop;", age=0.5 + SAME_FRAME_S / 2)
+    assert listener.receive(same, 100.0) is not None  # of the same frame, up to rounding
+    assert listener.receive(words("a", age=0.0), 101.0) is None
     assert listener.counts["stale"] == 2
-    late = words("d", text="action: search;", age=0.5 + SAME_FRAME * 3)
-    assert listener.hear(late, 100.0) is None
+    late = words("d", text="action: search;", age=0.5 + SAME_FRAME_S * 3)
+    assert listener.receive(late, 100.0) is None
     assert listener.counts["stale"] == 3
 
 
 @pytest.mark.parametrize("age", [1.0, math.nan])
 def test_a_stop_is_heard_from_an_older_request_too_and_once(age: float) -> None:
-    listener = AnswerAssembler()
+    listener = AnswerSequencer()
     begun, end = pieces("a", ("action: st", "op;"))
-    assert listener.hear(begun, 100.0) is None
+    assert listener.receive(begun, 100.0) is None
     begun, other = pieces("b", ("action: tu", "rn left small;"))
-    assert listener.hear(begun, 100.5) is None
-    stop = listener.hear(end, 101.0)
+    assert listener.receive(begun, 100.5) is None
+    stop = listener.receive(end, 101.0)
     assert stop is not None and stop.action == parse_action("stop")
-    assert listener.hear(end, 101.0) is None and listener.counts["stale"] == 1
-    older = listener.hear(words("c", text="action: stop;", age=age), 100.5)
+    assert listener.receive(end, 101.0) is None and listener.counts["stale"] == 1
+    older = listener.receive(words("c", text="action: stop;", age=age), 100.5)
     assert older is not None and older.action == parse_action("stop")
-    one = listener.hear(other, 101.0)
+    one = listener.receive(other, 101.0)
     assert one is not None and str(one.action) == "turn left small", "the newest goes on"
 
 
 def test_a_stamp_from_the_future_does_not_make_the_next_ones_old() -> None:
-    listener = AnswerAssembler()
-    listener.hear(words("a", age=-3600.0), 100.0)
-    (one,) = [one for one in [listener.hear(words("b", text="action: stop;"), 101.0)] if one]
+    listener = AnswerSequencer()
+    listener.receive(words("a", age=-3600.0), 100.0)
+    (one,) = [one for one in [listener.receive(words("b", text="action: stop;"), 101.0)] if one]
     assert one.frame_time == 100.75
-    odd = listener.hear(words("c", text="action: stop;", age=-9.0), 102.0)
+    odd = listener.receive(words("c", text="action: stop;", age=-9.0), 102.0)
     assert odd is not None and odd.frame_time == 111.0
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.floats(0.01, 3.0)), min_size=2, max_size=12),
     st.one_of(st.floats(-0.5, 5.0), st.floats(-1e5, 1e5)),
-    st.floats(0.0, FUTURE - 0.01),
+    st.floats(0.0, FRAME_FUTURE_S - 0.01),
 )
 def test_the_newest_frame_counts_whatever_the_cameras_clock_and_the_order_of_arrival(
     frames: list[tuple[int, float]], clock: float, unmeasured: float
 ) -> None:
     """``frames``: when each was taken, in tenths of a second, and how long its answer took."""
-    listener, newest = AnswerAssembler(), -math.inf
+    listener, newest = AnswerSequencer(), -math.inf
     arrivals = sorted((taken / 10 + took, taken / 10) for taken, took in frames)
     for n, (now, taken) in enumerate(arrivals):
         heard = words(f"r{n}", text="action: search;", age=now - taken - clock)
-        counts = listener.hear(heard, 100.0 + now, clock - unmeasured) is not None
+        counts = listener.receive(heard, 100.0 + now, clock - unmeasured) is not None
         assert counts == (taken >= newest)
         newest = max(newest, taken)
 
 
 @given(
     st.integers(0, 5),
-    st.floats(FUTURE, 1e9),
+    st.floats(FRAME_FUTURE_S, 1e9),
     st.lists(st.floats(0.02, 2.0), min_size=6, max_size=6),
     st.floats(0.0, 5.0),
 )
 def test_one_absurd_stamp_blocks_no_later_frame(
     absurd: int, future: float, takes: list[float], clock: float
 ) -> None:
-    listener, now = AnswerAssembler(), 100.0
+    listener, now = AnswerSequencer(), 100.0
     for n, took in enumerate(takes):
         now += took
         age = -future - clock - 0.01 if n == absurd else 0.01 - clock
-        one = listener.hear(words(f"r{n}", text="action: search;", age=age), now, clock)
+        one = listener.receive(words(f"r{n}", text="action: search;", age=age), now, clock)
         assert one is not None
 
 
 def test_so_many_requests_are_remembered_and_the_newest_whatever_comes() -> None:
-    listener = AnswerAssembler()
-    for n in range(REMEMBERED + 2):
-        listener.hear(words(str(n), age=0.0), 100.0 + n)
-    assert listener.hear(words("1", age=0.0), 300.0) is None  # the oldest that is remembered
+    listener = AnswerSequencer()
+    for n in range(REQUESTS_REMEMBERED + 2):
+        listener.receive(words(str(n), age=0.0), 100.0 + n)
+    assert listener.receive(words("1", age=0.0), 300.0) is None  # the oldest that is remembered
     assert listener.counts["stale"] == 1
-    assert listener.hear(words("0", text="action: stop;", age=0.0), 300.0) is not None
+    assert listener.receive(words("0", text="action: stop;", age=0.0), 300.0) is not None
     newest = words("newest", text="action: search;", age=0.0)
-    assert listener.hear(newest, 300.0) is not None
-    for n in range(REMEMBERED + 2):
-        listener.hear(words(f"older {n}", age=2.0), 301.0)
-    assert listener.hear(replace(newest, age=2.0), 302.0) is None, "it moved the robot once"
+    assert listener.receive(newest, 300.0) is not None
+    for n in range(REQUESTS_REMEMBERED + 2):
+        listener.receive(words(f"older {n}", age=2.0), 301.0)
+    assert listener.receive(replace(newest, age=2.0), 302.0) is None, "it moved the robot once"
 
 
 @pytest.mark.parametrize(
@@ -292,6 +292,6 @@ def test_an_answer_without_an_action_is_said_as_what_it_is(
 ) -> None:
     """A decode without words has failed; nothing was refused."""
     heard = words(text=text, finished=bool(reason), finish_reason=reason)
-    one = AnswerAssembler().hear(heard, 100.0)
+    one = AnswerSequencer().receive(heard, 100.0)
     assert (one and (one.action, one.problem)) == (said and (None, said))
     assert one is None or one.failed == (not text and reason != "end")

@@ -16,10 +16,10 @@ from edge_cloud_spec.nav import navigator
 from edge_cloud_spec.nav.answer import every_action
 from edge_cloud_spec.nav.events import Odometry
 from edge_cloud_spec.nav.motion import (
-    BEND,
-    BLOCKED,
-    PERIOD,
-    REACTION,
+    COMMAND_PERIOD_S,
+    MOVE_TURN_RAD,
+    REACTION_S,
+    STEP_BLOCKED,
     Axis,
     Goal,
     Limits,
@@ -112,7 +112,7 @@ LIES: dict[str, Callable[[Pose], Pose]] = {
 def test_a_step_keeps_its_bounds_whatever_odometry_says(lie: str, late: float, action: str) -> None:
     rover = standing(answer=action)
     rover.until(lambda: rover.navigator.moving)
-    begun = rover.now - PERIOD
+    begun = rover.now - COMMAND_PERIOD_S
     rover.run(late)
     stamp = round((EPOCH + rover.now) * 1e9)
 
@@ -127,7 +127,7 @@ def test_a_step_keeps_its_bounds_whatever_odometry_says(lie: str, late: float, a
     path, turn = rover.made(begun, rover.now)
     goal = goal_of(rover.steps["r0"].action, rover.settings.steps)
     assert path <= (RATIO * abs(goal.distance) + MORE[0] if goal.distance else 0.0)
-    assert turn <= (RATIO * abs(goal.angle) + MORE[1] if goal.angle else BEND + 0.002)
+    assert turn <= (RATIO * abs(goal.angle) + MORE[1] if goal.angle else MOVE_TURN_RAD + 0.002)
     said = " ".join(rover.reports)
     if lie in ("jump", "restarted", "spin") and "large" in action:
         assert "odometry jumped" in said
@@ -140,7 +140,7 @@ def test_a_base_that_is_held_is_blocked_and_one_that_is_slow_is_not() -> None:
     rover = standing(answer=FORWARD)
     rover.blocked = True
     rover.until(lambda: len(rover.reports) > 1)
-    assert all(BLOCKED in report for report in rover.reports)
+    assert all(STEP_BLOCKED in report for report in rover.reports)
     slow = standing(answer=FORWARD, lag=0.8)
     slow.until(lambda: slow.done > 5)
     assert not slow.reports
@@ -165,7 +165,7 @@ def test_who_stands_to_decide_looks_once_the_body_rests(
     waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not waits:  # what it would see else: a control
-        monkeypatch.setattr(navigator, "REST_S", 0.0)
+        monkeypatch.setattr(navigator, "REST_WAIT_S", 0.0)
     rover, rolling = standing(lag=0.3, seed=3), []
     for _ in range(20):
         before = len(rover.requests)
@@ -215,4 +215,4 @@ def test_it_is_no_faster_than_it_stands_within(within: float) -> None:
     motion = Motion(Goal(distance=2.0), limits, 0.0)
     fastest = max(motion.step(0.05 * tick).velocity.vx for tick in range(60))
     assert fastest == pytest.approx(limits.top_speed, abs=0.01)
-    assert REACTION * fastest < limits.move.stopping(fastest)
+    assert REACTION_S * fastest < limits.move.stopping(fastest)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.motion import (
-    ASIDE,
-    BEND,
-    GRACE,
-    LEFT,
-    MORE,
-    PERIOD,
-    REACH,
-    SHARE,
+    BUDGET_EXTRA,
+    BUDGET_REST,
+    BUDGET_SHARE,
+    COMMAND_PERIOD_S,
+    MOVE_ASIDE_M,
+    MOVE_TURN_RAD,
+    REACH_SHARE,
+    STEP_GRACE_S,
     Axis,
     Budget,
     Goal,
@@ -94,17 +94,22 @@ def test_a_profile_that_cannot_brake_within_its_length_brakes_at_once(
 
 
 def test_a_motion_ends_at_one_and_a_half_of_its_plan_and_a_second() -> None:
-    motion, times = Motion(Goal(distance=0.9), Limits(), 0.0, Pose()), np.arange(0.0, 9.0, PERIOD)
+    motion, times = (
+        Motion(Goal(distance=0.9), Limits(), 0.0, Pose()),
+        np.arange(0.0, 9.0, COMMAND_PERIOD_S),
+    )
     ended = next(now for now in times if motion.step(now, Pose(), lambda wanted: STILL).done)
-    assert ended == pytest.approx(1.5 * (0.9 / 0.6 + 0.6 / 2.0) + GRACE, abs=PERIOD)
+    assert ended == pytest.approx(
+        1.5 * (0.9 / 0.6 + 0.6 / 2.0) + STEP_GRACE_S, abs=COMMAND_PERIOD_S
+    )
 
 
 @pytest.mark.parametrize("size", [0.2, 0.9])
 def test_what_was_moved_against_a_step_is_in_reach_as_far_as_its_budget_goes(size: float) -> None:
     for back in (0.0, 0.1 * size, 0.2 * size + 0.03, 0.3 * size + 0.04, size):
         motion = Motion(Goal(distance=size), Limits(), 0.0, Pose(-back), anchor=Pose())
-        assert motion.in_reach == (size + back <= REACH * size + MORE[0])
-        assert not motion.in_reach or size + back <= SHARE * size + MORE[0]
+        assert motion.in_reach == (size + back <= REACH_SHARE * size + BUDGET_EXTRA[0])
+        assert not motion.in_reach or size + back <= BUDGET_SHARE * size + BUDGET_EXTRA[0]
 
 
 def test_what_was_driven_before_a_wait_is_not_taken_up_after_it() -> None:
@@ -146,7 +151,7 @@ def test_no_command_is_faster_over_ground_than_its_limit(
     here, motion = Pose(), Motion(goal, limits, 0.0, Pose(), None, driven)
     for tick, (aside, turned) in enumerate(pushes):
         here = Pose(here.x + 0.01, here.y + aside, here.yaw + turned)
-        velocity = motion.step(PERIOD * (tick + 1), here).velocity
+        velocity = motion.step(COMMAND_PERIOD_S * (tick + 1), here).velocity
         assert velocity.speed <= limits.top_speed + 1e-9
         assert not unverified or velocity.speed <= Unverified().speed + 1e-9
         assert abs(velocity.vy) <= limits.lateral_speed + 1e-9
@@ -157,7 +162,7 @@ def test_no_command_is_faster_over_ground_than_its_limit(
 
 speeds = st.floats(-2, 2)
 steps = st.lists(
-    st.tuples(st.builds(Velocity, speeds, speeds, speeds), st.floats(0.001, 2 * PERIOD)),
+    st.tuples(st.builds(Velocity, speeds, speeds, speeds), st.floats(0.001, 2 * COMMAND_PERIOD_S)),
     min_size=1,
     max_size=60,
 )
@@ -176,16 +181,16 @@ def test_no_sequence_of_commands_exceeds_the_budget(
     """A command holds until the next one, be that up to two periods later."""
     budget, now, used = Budget(*size), 100.0, [0.0, 0.0, 0.0]
     distance, angle = size
-    most = (SHARE * abs(distance) + MORE[0], ASIDE, BEND)
+    most = (BUDGET_SHARE * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
     if angle:
-        most = (0.0, 0.0, SHARE * abs(angle) + MORE[1])
+        most = (0.0, 0.0, BUDGET_SHARE * abs(angle) + BUDGET_EXTRA[1])
     for asked, lasts in wanted:
         granted = budget.grant(asked, now)
         assert budget.path == pytest.approx(used[0], abs=1e-6)
         assert budget.turn == pytest.approx(used[2], abs=1e-6)
         left = most[2] - used[2] if size[1] else most[0] - used[0]
-        if abs(left - LEFT[bool(size[1])]) > 1e-6:
-            assert budget.used_up == (left <= LEFT[bool(size[1])])
+        if abs(left - BUDGET_REST[bool(size[1])]) > 1e-6:
+            assert budget.used_up == (left <= BUDGET_REST[bool(size[1])])
         for mine, theirs in zip(
             (granted.vx, granted.vy, granted.wz), (asked.vx, asked.vy, asked.wz), strict=True
         ):
@@ -200,5 +205,7 @@ def test_no_sequence_of_commands_exceeds_the_budget(
 
 def test_what_is_slowed_down_keeps_its_direction() -> None:
     granted = Budget(0.01, 0.0).grant(Velocity(1.2, 0.5, 0.0), 0.0)
-    assert granted.speed == pytest.approx((SHARE * 0.01 + MORE[0]) / (2 * PERIOD))
+    assert granted.speed == pytest.approx(
+        (BUDGET_SHARE * 0.01 + BUDGET_EXTRA[0]) / (2 * COMMAND_PERIOD_S)
+    )
     assert granted.vy / granted.vx == pytest.approx(0.5 / 1.2)

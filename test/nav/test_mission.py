@@ -21,9 +21,15 @@ from edge_cloud_spec.nav.mission import (
     MissionSettings,
     frames_all_around,
 )
-from edge_cloud_spec.nav.motion import BLIND, BLOCKED, IN_THE_WAY, SHORT, Steps
+from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY, STEP_BLOCKED, STOPPED_SHORT, Steps
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, NavCode, NavigatorStatus
+from edge_cloud_spec.nav.status import (
+    MISSION_ENDS,
+    NAV_STATES,
+    GoalStatus,
+    NavCode,
+    NavigatorStatus,
+)
 
 BALL, LOST = "find the yellow ball", "the link is lost"
 SEARCH, FORWARD, NOTHING = "search", "move forward large", "fly"
@@ -226,7 +232,7 @@ REQUESTS = st.sampled_from(["a", "b", "c"])
 ANSWERS = st.sampled_from([None, *every_action()])
 STATUSES = st.builds(
     NavigatorStatus,
-    st.sampled_from(STATES),
+    st.sampled_from(NAV_STATES),
     REQUESTS,
     code=st.sampled_from(NavCode),
     action=ANSWERS,
@@ -264,7 +270,8 @@ def test_whatever_happens_an_instruction_ends_once_and_within_its_limits(
 
 
 PROSE = st.one_of(
-    st.text(), st.sampled_from([IN_THE_WAY, BLIND, BLOCKED, SHORT, "done: search", "refused: x"])
+    st.text(),
+    st.sampled_from([IN_THE_WAY, BLIND, STEP_BLOCKED, STOPPED_SHORT, "done: search", "refused: x"]),
 )
 
 
@@ -301,7 +308,7 @@ def test_each_code_that_a_mission_goes_by_has_an_end_of_its_own() -> None:
     assert ends[NavCode.STOP] == ""
 
 
-@given(st.sampled_from(STATES), st.sampled_from(NavCode), st.text(), ANSWERS)
+@given(st.sampled_from(NAV_STATES), st.sampled_from(NavCode), st.text(), ANSWERS)
 def test_code_and_action_are_read_back_from_a_status_whatever_its_words(
     state: str, code: NavCode, words: str, action: Action | None
 ) -> None:
@@ -366,13 +373,16 @@ def followed() -> FollowedGoal:
             (True, status, None)  # what is said of an earlier instruction
             for status in (
                 *(GoalStatus(state) for state in ("inactive", "idle", "stopped")),
-                *(GoalStatus(state, BOX, "why", "a-1") for state in ENDS),
+                *(GoalStatus(state, BOX, "why", "a-1") for state in MISSION_ENDS),
                 following("a cup"),
             )
         ),
         (True, GoalStatus("failed", detail="it is empty"), GoalEnd("failed", "it is empty")),
         (False, GoalStatus("done", BOX, goal_id="a-1"), GoalEnd("found", BOX)),
-        *((False, GoalStatus(end, BOX, "why"), GoalEnd(end, f"{BOX}: why")) for end in ENDS[1:]),
+        *(
+            (False, GoalStatus(end, BOX, "why"), GoalEnd(end, f"{BOX}: why"))
+            for end in MISSION_ENDS[1:]
+        ),
         (False, GoalStatus("stopped", detail="e_stop"), GoalEnd("cancelled", "e_stop")),
         (False, following(f"{BOX} now"), GoalEnd("cancelled", AGAIN.format(f"{BOX} now"))),
         (False, GoalStatus("idle"), GoalEnd("failed", RESTARTED)),

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.drill import FORWARD, Drill, drives, read_as, reports, words
 
-from edge_cloud_spec.nav.answer import CLAUSES, SEARCH, Action, every_action
+from edge_cloud_spec.nav.answer import CLAUSES, SEARCH_ACTION, Action, every_action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -24,7 +24,7 @@ from edge_cloud_spec.nav.performer import Performer
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import NavCode, NavigatorStatus
-from edge_cloud_spec.nav.watchdog import REPEATS, Watchdog
+from edge_cloud_spec.nav.watchdog import STOP_REPEATS, Watchdog
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_command_expires() -> None:
 
 
 def test_a_status_is_read_back_from_its_message() -> None:
-    stopped = NavigatorStatus("stopped", "r1", "so", 2**32, NavCode.E_STOP, SEARCH)
+    stopped = NavigatorStatus("stopped", "r1", "so", 2**32, NavCode.E_STOP, SEARCH_ACTION)
     assert NavigatorStatus.read(SimpleNamespace(**stopped.fields)) == stopped
     fly, none = Action("fly"), Action("move", "forward", amount=math.nan)
     for wrong in (
@@ -175,7 +175,7 @@ def test_it_stops_the_robot_by_itself_and_repeats_it_though_a_message_fails() ->
     dog = Watchdog(stop, grace=0.05)
     dog.start()
     dog.feed(time.monotonic())
-    assert [said.get(timeout=60) for _ in range(REPEATS)] == list(range(REPEATS))
+    assert [said.get(timeout=60) for _ in range(STOP_REPEATS)] == list(range(STOP_REPEATS))
     assert dog.fired == 1
     dog.feed(time.monotonic())
     assert said.get(timeout=60) == 0, "it watches the next command too"

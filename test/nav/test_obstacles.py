@@ -20,8 +20,8 @@ from edge_cloud_spec.nav.events import (
     Tick,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY, PERIOD, Axis, Limits
-from edge_cloud_spec.nav.obstacles import UNSEEN
+from edge_cloud_spec.nav.motion import BLIND, COMMAND_PERIOD_S, IN_THE_WAY, Axis, Limits
+from edge_cloud_spec.nav.obstacles import WAY_NOT_SEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 
@@ -66,8 +66,8 @@ class Room:
         return replace(Scan("scan", stamp, late, rays, problem), **changes)  # type: ignore[arg-type]
 
     def run(self, seconds: float) -> None:
-        for _ in range(round(seconds / PERIOD)):
-            self.drill.now += PERIOD
+        for _ in range(round(seconds / COMMAND_PERIOD_S)):
+            self.drill.now += COMMAND_PERIOD_S
             self.ticks += 1
             for _ in self.base.run(self.drill.now):
                 pass
@@ -161,15 +161,20 @@ def test_a_lidar_that_fails_is_an_obstacle_and_is_said(fault: str) -> None:
     room.scans = False
     begun = room.drill.now
     while room.drill.now < begun + 0.7:
-        room.run(PERIOD)
+        room.run(COMMAND_PERIOD_S)
         if fault != "silent":
             room.on(frozen if fault == "frozen" else room.scan(**changes[fault]))  # type: ignore[arg-type]
     assert drives(room.effects)[-1] == STILL, "within the timeout and a tick"
     room.run(1.5)
     ended = [e.status for e in room.effects if isinstance(e, Show) and e.status.state == "idle"]
-    assert f"move forward large: {UNSEEN}: " in str(ended[-1]) and not room.drill.navigator.moving
+    assert (
+        f"move forward large: {WAY_NOT_SEEN}: " in str(ended[-1])
+        and not room.drill.navigator.moving
+    )
     waits = room.drill.navigator.status
-    assert waits.state == "stopped" and UNSEEN in waits.detail, "no decision is welcome meanwhile"
+    assert waits.state == "stopped" and WAY_NOT_SEEN in waits.detail, (
+        "no decision is welcome meanwhile"
+    )
     assert not room.act("turn left small", 0.2), "nor does another begin"
     assert room.drill.navigator.status.state == "stopped"
     room.scans = True

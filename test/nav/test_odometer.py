@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock, clock_problem
 from edge_cloud_spec.nav.events import Odometry, Words
 from edge_cloud_spec.nav.odometer import (
-    APART,
-    PERIODS,
-    RARELY,
-    SAME_TIME,
-    SOONEST,
+    LONGEST_PERIOD_S,
+    OVERDUE_PERIODS,
+    OVERDUE_SOONEST_S,
+    POSE_SPACING_NS,
+    SAME_TIME_NS,
     Odometer,
     Track,
 )
-from edge_cloud_spec.nav.pose import UNIT, Pose, between, pose_of, wrap, yaw_of
+from edge_cloud_spec.nav.pose import QUATERNION_TOLERANCE, Pose, between, pose_of, wrap, yaw_of
 from edge_cloud_spec.nav.settings import NavigatorSettings
 
 TIMEOUT = 0.5  # s
@@ -51,25 +51,29 @@ def test_the_pose_of_a_stamp_is_between_those_about_it_within_a_fifth_of_a_secon
     found = track([stamp * MS for stamp in stamps]).at(asked * MS)
     away = [abs(stamp - asked) for stamp in stamps]
     if found is None:  # a pose that was not kept may have been a little nearer
-        assert min(away) > (SAME_TIME - APART) // MS
+        assert min(away) > (SAME_TIME_NS - POSE_SPACING_NS) // MS
     else:
-        assert min(away) <= SAME_TIME // MS
+        assert min(away) <= SAME_TIME_NS // MS
         # Poses that come faster than they are kept stand for one another.
         before = max((stamp for stamp in stamps if stamp <= asked), default=stamps[0])
         after = min((stamp for stamp in stamps if stamp >= asked), default=stamps[-1])
-        first = next(n for n, stamp in enumerate(stamps) if stamp > before - APART // MS)
-        later = (n for n, stamp in enumerate(stamps) if stamp >= after + APART // MS)
+        first = next(n for n, stamp in enumerate(stamps) if stamp > before - POSE_SPACING_NS // MS)
+        later = (n for n, stamp in enumerate(stamps) if stamp >= after + POSE_SPACING_NS // MS)
         assert first <= found.x <= next(later, len(stamps) - 1)
-        if all(b - a >= APART // MS for a, b in itertools.pairwise(stamps)):
+        if all(b - a >= POSE_SPACING_NS // MS for a, b in itertools.pairwise(stamps)):
             place = float(np.interp(asked, stamps, range(len(stamps))))
             near = int(place), -int(-place // 1)
-            wide = stamps[near[1]] - stamps[near[0]] > SAME_TIME // MS
+            wide = stamps[near[1]] - stamps[near[0]] > SAME_TIME_NS // MS
             assert found.x == pytest.approx(float(np.argmin(away)) if wide else place)
 
 
 @given(
     st.tuples(*[st.floats(-1, 1)] * 4).filter(lambda q: math.hypot(*q) > 0.1),
-    st.one_of(st.floats(1 - UNIT, 1 + UNIT), st.floats(0.0, 3.0), st.just(math.nan)),
+    st.one_of(
+        st.floats(1 - QUATERNION_TOLERANCE, 1 + QUATERNION_TOLERANCE),
+        st.floats(0.0, 3.0),
+        st.just(math.nan),
+    ),
 )
 def test_an_orientation_is_a_unit_quaternion_or_is_dropped_and_named(
     parts: tuple[float, ...], length: float
@@ -77,14 +81,14 @@ def test_an_orientation_is_a_unit_quaternion_or_is_dropped_and_named(
     unit = np.array(parts) / math.hypot(*parts)
     x, y, z, w = unit
     orientation = SimpleNamespace(**dict(zip("xyzw", unit * length, strict=True)))
-    if abs(abs(length - 1.0) - UNIT) < 1e-9:
+    if abs(abs(length - 1.0) - QUATERNION_TOLERANCE) < 1e-9:
         return
     pose = pose_of(SimpleNamespace(position=SimpleNamespace(x=1.0, y=2.0), orientation=orientation))
     said = reports(Drill().on(Odometry(pose, 10**9)))
     true = complex(1 - 2 * (y * y + z * z), 2 * (w * z + x * y))
     if length > 0.01 and abs(true) > 1e-6:  # of any length, as other tools have it
         assert abs(wrap(yaw_of(orientation) - cmath.phase(true))) < 1e-5
-    if abs(length - 1.0) <= UNIT:
+    if abs(length - 1.0) <= QUATERNION_TOLERANCE:
         assert not said
     else:
         assert math.isnan(pose.yaw) and "orientation that is no unit quaternion was dropped" in said
@@ -99,7 +103,7 @@ def test_between_two_poses_the_shorter_turn_counts() -> None:
 def test_odometry_falters_when_a_message_that_was_due_has_not_come(every: float) -> None:
     made = track([n * 10 * MS for n in range(60)], every)
     last = 59 * every
-    limit = max(SOONEST, PERIODS * every)
+    limit = max(OVERDUE_SOONEST_S, OVERDUE_PERIODS * every)
     assert not made.falters(last + limit * 0.999)
     assert made.falters(last + limit * 1.001)
     assert made.silence(last + 0.25) == pytest.approx(0.25)
@@ -110,7 +114,7 @@ def test_the_period_is_learned_slowly_and_not_from_a_silence() -> None:
     made.add(
         Pose(), 700 * MS, 5.9 + 0.4, TIMEOUT
     )  # one that is late counts for a fifth, and as no more than on time
-    limit = PERIODS * (0.1 + 0.2 * (PERIODS * 0.1 - 0.1))
+    limit = OVERDUE_PERIODS * (0.1 + 0.2 * (OVERDUE_PERIODS * 0.1 - 0.1))
     assert not made.falters(6.3 + limit * 0.99) and made.falters(6.3 + limit * 1.01)
     made.add(Pose(), 800 * MS, 6.3 + 9.0, TIMEOUT)  # a silence is no period
     assert not made.falters(15.3 + limit * 0.99) and made.falters(15.3 + limit * 1.01)
@@ -180,13 +184,13 @@ def test_odometry_that_comes_too_seldom_is_told_with_its_rate(rate: float, jitte
     odometer, now = Odometer(), 100.0
     for number in range(60):
         now += (1.0 + (number % 3 - 1) * jitter / 100) / rate
-        odometer.add(Odometry(Pose(), round(now * 1e9)), now)
+        odometer.receive(Odometry(Pose(), round(now * 1e9)), now)
     said, gone = odometer.slow(now), odometer.problem(now + 0.9 / rate)
     if rate > 12:
         assert not said
     elif rate < 9 and 1.2 / rate < TIMEOUT:  # else it is missing now and then
         assert float(said.split()[2]) == pytest.approx(rate, rel=0.2, abs=0.06)
-    if 0.9 / rate > 0.6 and 1.2 / rate < RARELY:
+    if 0.9 / rate > 0.6 and 1.2 / rate < LONGEST_PERIOD_S:
         assert "it comes each" in gone
         assert float(gone.split()[6]) == pytest.approx(1 / rate, rel=0.25, abs=0.06)
     assert not odometer.slow(now + 10.0), "what is missing is not slow"
@@ -211,7 +215,7 @@ def offset_of(source: list[tuple[float, float]]) -> float:
     clock = SourceClock("the camera's")
     assert clock.offset is None and not clock.news()
     for number, (now, ahead) in enumerate(source):
-        clock.hear(ahead, now)
+        clock.receive(ahead, now)
         assert number or not clock.news(), "one message tells nothing surely"
     assert clock.offset is not None
     return clock.offset
@@ -366,5 +370,5 @@ def test_a_clocks_offset_is_one_that_was_measured(ahead: list[float]) -> None:
     """Not the middle of two cameras' clocks, which nobody has."""
     clock = SourceClock("the camera's")
     for second, each in enumerate(ahead):
-        clock.hear(each, float(second))
+        clock.receive(each, float(second))
     assert clock.offset in ahead

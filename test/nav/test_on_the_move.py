@@ -20,20 +20,20 @@ from edge_cloud_spec.nav.events import (
     Tick,
 )
 from edge_cloud_spec.nav.motion import (
-    BEND,
-    NOTHING,
-    PATH,
-    PERIOD,
+    COMMAND_PERIOD_S,
+    MOVE_TURN_RAD,
+    NOTHING_USED,
+    TURN_PATH_M,
     Axis,
     CommandedMotion,
     Limits,
     Steps,
     goal_of,
 )
-from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, STALL
+from edge_cloud_spec.nav.navigator import DRIVE_PROGRESS_S, QUICK_DECISION_S, TICK_GAP_S
 from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose, Velocity
-from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, NavigatorSettings
+from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVE_CHOICES, NavigatorSettings
 
 FORWARD, BACK = "move forward large", "move backward large"
 LEFT, RIGHT = "turn left large", "turn right large"
@@ -79,9 +79,9 @@ def check(rover: Rover) -> None:
     for step, after in zip(steps, [*steps[1:], None], strict=True):
         goal = goal_of(step.action, rover.settings.steps)
         path, turn = rover.made(step.seen.taken, rover.now if after is None else after.begun)
-        most = RATIO * abs(goal.distance) + MORE[0], BEND + SLACK[1] / 2
+        most = RATIO * abs(goal.distance) + MORE[0], MOVE_TURN_RAD + SLACK[1] / 2
         if goal.angle:
-            most = PATH + SLACK[0], RATIO * abs(goal.angle) + MORE[1]
+            most = TURN_PATH_M + SLACK[0], RATIO * abs(goal.angle) + MORE[1]
         assert path <= most[0] and turn <= most[1], (step, path, turn)
         if step.end is None:
             continue
@@ -92,7 +92,7 @@ def check(rover: Rover) -> None:
         assert covered <= max(size, before) + slack, step
 
 
-@pytest.mark.parametrize("drive", DRIVES)
+@pytest.mark.parametrize("drive", DRIVE_CHOICES)
 @pytest.mark.parametrize("lag", [0.05, 0.15])
 @pytest.mark.parametrize("slowest", [0.4, 1.2])
 def test_nothing_is_left_out_and_nothing_added_twice(
@@ -102,9 +102,9 @@ def test_nothing_is_left_out_and_nothing_added_twice(
     rover.run(40.0)
     arrived = sum(step.end is not None for step in rover.steps.values())
     assert arrived > 5 and len(rover.steps) > 15
-    assert (len(rover.steps) > 1.5 * arrived) == (drive == CONTINUOUS and slowest < QUICK), (
-        "replaced"
-    )
+    assert (len(rover.steps) > 1.5 * arrived) == (
+        drive == CONTINUOUS and slowest < QUICK_DECISION_S
+    ), "replaced"
     check(rover)
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_left_out_and_nothing_added_twice(
     [
         [(Track, "at", lambda self, time: self.newest)],
         [
-            (CommandedMotion, "since", lambda self, *when: NOTHING),
+            (CommandedMotion, "since", lambda self, *when: NOTHING_USED),
             (Track, "moved_since", lambda self, time: (0.0, 0.0)),
         ],
     ],
@@ -132,7 +132,7 @@ def test_a_step_that_does_not_count_from_its_frame_is_found_out(
 
 def test_a_robot_that_decides_on_the_move_does_not_stand() -> None:
     waiting, driving = (
-        steady(FORWARD, settings=NavigatorSettings(drive=drive)) for drive in DRIVES[::-1]
+        steady(FORWARD, settings=NavigatorSettings(drive=drive)) for drive in DRIVE_CHOICES[::-1]
     )
     waiting.run(30.0)
     driving.run(2.0)
@@ -148,7 +148,7 @@ def test_actions_that_replace_themselves_count_for_what_was_made(action: str) ->
     while rover.done < 9:
         assert rover.now < 200.0, rover.done
         before = rover.base.pose.yaw
-        rover.run(PERIOD)
+        rover.run(COMMAND_PERIOD_S)
         turned += rover.base.pose.yaw - before
     assert len(rover.steps) > 9, "they replaced each other"
     made, size = (turned, 48.0) if action in ("search", RIGHT) else (rover.base.pose.x, 0.9)
@@ -196,8 +196,8 @@ def track(drill: Followed) -> None:
 
 def step(drill: Followed) -> list[Any]:
     """Odometry, and a tick."""
-    drill.pose = moved(drill.pose, drill.navigator._commanded.driven, PERIOD)
-    drill.now += PERIOD
+    drill.pose = moved(drill.pose, drill.navigator._commanded.driven, COMMAND_PERIOD_S)
+    drill.now += COMMAND_PERIOD_S
     track(drill)
     return drill.on(Tick())
 
@@ -239,10 +239,10 @@ def test_nothing_begins_on_a_frame_of_more_than_a_second_of_driving_ago(
     driven: float, begins: bool
 ) -> None:
     drill = moving(FORWARD, settings=NavigatorSettings(limits=Limits(speed=0.3)))
-    taken, ticks = stamp(drill), round(driven / PERIOD)
+    taken, ticks = stamp(drill), round(driven / COMMAND_PERIOD_S)
     for _ in range(ticks):
         step(drill)
-    late = words(f"action: {FORWARD};", "r2", age=ticks * PERIOD, stamp=taken)
+    late = words(f"action: {FORWARD};", "r2", age=ticks * COMMAND_PERIOD_S, stamp=taken)
     effects = drill.on(late)
     assert any(isinstance(effect, Announce) for effect in effects) == begins
     assert drill.navigator.moving and ("of driving ago" in reports(effects)) != begins
@@ -268,10 +268,10 @@ def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() ->
         assert turn == pytest.approx(made[0], abs=2e-3) and path >= made[1] - 1e-6
         faster = commanded.since(taken, 2.0, follows_sooner)
         assert faster <= (path, 0.0, turn), "a base that follows sooner rolls less"
-    assert commanded.since(1.3, 2.0) == NOTHING
+    assert commanded.since(1.3, 2.0) == NOTHING_USED
 
 
-@pytest.mark.parametrize(("gap", "goes_on"), [(0.16, True), (STALL + 0.02, False)])
+@pytest.mark.parametrize(("gap", "goes_on"), [(0.16, True), (TICK_GAP_S + 0.02, False)])
 def test_a_navigator_that_stood_still_lets_no_decision_take_over(gap: float, goes_on: bool) -> None:
     """A watchdog may have stopped the base, at which no decision commands its old speed anew."""
     drill = moving(FORWARD)
@@ -288,7 +288,7 @@ def test_while_odometry_falters_no_decision_takes_over() -> None:
     drill = moving(FORWARD)
     at = stamp(drill)
     for _ in range(2):
-        drill.on(Tick(), PERIOD)
+        drill.on(Tick(), COMMAND_PERIOD_S)
     assert drill.navigator.moving and drill.navigator.odometer.track.falters(drill.now)
     effects = drill.on(words(f"action: {LEFT};", "r2", age=0.1, stamp=at))
     assert "nothing else is decided" in reports(effects)
@@ -346,7 +346,7 @@ def test_a_camera_that_stamps_on_arrival_anchors_rightly_with_its_lag(
 
 def test_without_odometry_nobody_decides_on_the_move_and_all_is_as_it_is_standing() -> None:
     did = []
-    for drive in DRIVES:
+    for drive in DRIVE_CHOICES:
         rover = anything(5, drive, odometry="off")
         did.append(drives(rover.run(30.0)))
         assert len(rover.steps) > 8 and not rover.reports
@@ -364,7 +364,7 @@ def test_a_wall_ends_motions_that_replace_each_other_as_blocked(sways: bool) -> 
     begun = rover.now
     rover.until(lambda: rover.navigator.moving)
     rover.blocked = False
-    rover.run(PROGRESS_S + 1.0)
+    rover.run(DRIVE_PROGRESS_S + 1.0)
     assert rover.navigator.counts["not_arrived"] == 1, "what was before it stood counts no more"
     assert rover.now > begun
 

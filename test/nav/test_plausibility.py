@@ -14,9 +14,10 @@ from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.nav.events import EStop, Hold, Instruction, Odometry
 from edge_cloud_spec.nav.motion import Limits
-from edge_cloud_spec.nav.plausibility import AGAINST
+from edge_cloud_spec.nav.plausibility import AGAINST_BOUNDS
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.status import NavCode
 
 SIGNS = "look at the signs"
 BOUNDS = {  # m against its commands, degrees against them, m of path until it is held
@@ -94,14 +95,14 @@ def test_short_steps_to_either_side_hold_no_good_base(name: str, limits: Limits)
 
 def test_without_odometry_nothing_is_noticed() -> None:
     out = drive(BAD["moves inverted"], 0, 10.0, odometry="off")
-    assert out.held == "" and out.against > 10 * AGAINST[0], "a control of the others"
+    assert out.held == "" and out.against > 10 * AGAINST_BOUNDS[0], "a control of the others"
 
 
 def inverted() -> Rover:
     """A robot that is held, since its base moves against its commands."""
     rover = Rover(lambda seen: "move forward large", lambda number: 0.2)
     rover.base = FaultyBase(BAD["moves inverted"], Random(0), rover.now)  # type: ignore[assignment]
-    rover.until(lambda: "against" in rover.navigator.status.detail)
+    rover.until(lambda: rover.navigator.status.code is NavCode.IMPLAUSIBLE)
     return rover
 
 
@@ -121,7 +122,7 @@ def test_who_is_held_for_its_base_moves_only_after_somebody_has_released_it() ->
     rover.run(2.0)
     assert math.dist((here.x, here.y), (rover.base.pose.x, rover.base.pose.y)) < 0.02
     rover.instruct("find the door")
-    rover.until(lambda: "against" in rover.navigator.status.detail)
+    rover.until(lambda: rover.navigator.status.code is NavCode.IMPLAUSIBLE)
     rover.run(1.0)
     assert abs(rover.base.pose.x - here.x) < 0.35, "no further than the first time"
 

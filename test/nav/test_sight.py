@@ -15,7 +15,7 @@ from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.motion import BLIND
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.sight import (
-    EDGE,
+    BODY_EDGE_M,
     LidarSight,
     blindness,
     ends_of,
@@ -125,7 +125,7 @@ def test_what_is_too_near_to_measure_stands_at_the_bodys_edge(at: int, x: float,
     rays = rays_of_scan(ranges, ANGLES, NEAREST, FARTHEST, settings)
     (place,) = ends_of(rays, settings.scan_at)[[at + 180]]
     (beyond,) = settings.beyond(place[None])
-    assert -1e-9 < beyond <= EDGE + 1e-9
+    assert -1e-9 < beyond <= BODY_EDGE_M + 1e-9
     assert math.atan2(place[1] - y, place[0] - x) == pytest.approx(math.radians(at), abs=1e-6)
     points = LidarSight.of("scan", rays, settings).points
     assert np.isclose(points, place).all(1).any(), "an obstacle"

@@ -26,7 +26,7 @@ from edge_cloud_spec.nav.events import (
 )
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import FOLLOWING, START, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import FOLLOWING, START_HOLD, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     SETTLE_S,
     WAS_STOPPED,
@@ -66,7 +66,7 @@ def test_a_navigator_that_starts_takes_instructions_and_moves_once_it_has_starte
     drill.navigator = Navigator(starting="listening for e_stop")
     for text in heard:
         assert "not taken" not in reports(drill.on(Instruction(text)))
-    drill.on(Hold("", START), 1.0)
+    drill.on(Hold("", START_HOLD), 1.0)
     assert drives(drill.on(drill.current(FORWARD, "r1", age=0.0), 0.1)), "it was no stop"
 
 

@@ -16,7 +16,7 @@ from helpers.graph.decode_graph import INSTRUCTION, Watcher, frame
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.decoding.noise import decision_seed
 from edge_cloud_spec.msg import VerifiedTokens
-from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
+from edge_cloud_spec.nodes.runtime.heartbeat import HUNG_STATUS
 from edge_cloud_spec.options import parsed
 from edge_cloud_spec_lab.harness.random_checkpoint import make_checkpoint
 
@@ -26,7 +26,7 @@ DRAFTER = f"""
 import sys, time
 from edge_cloud_spec.nodes.runtime import heartbeat
 from edge_cloud_spec.nodes.runtime import diagnostics
-heartbeat.HANG_S, heartbeat.CHECK_S = 2.0, 0.1
+heartbeat.HANG_S, heartbeat.HANG_CHECK_S = 2.0, 0.1
 diagnostics.PERIOD_S = 0.2
 from edge_cloud_spec.nodes.drafter import DrafterNode
 from edge_cloud_spec.nodes.runtime.run import spin
@@ -57,7 +57,7 @@ def node(program: list[str], log: Path, **given: object) -> Iterator[subprocess.
         process = subprocess.Popen(command, stderr=errors)
     yield process
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) in (0, HUNG)
+    assert process.wait(timeout=120) in (0, HUNG_STATUS)
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +218,6 @@ def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(
     watcher.until(lambda: sum(status.name == "/drafter" for status in watcher.statuses) > 15)
     watcher.ask(HANGS)
     watcher.until(lambda: drafter.poll() is not None)
-    assert drafter.returncode == HUNG
+    assert drafter.returncode == HUNG_STATUS
     errors = (folder / "drafter.log").read_text()
     assert "the thread model hangs for" in errors and "the model broke" in errors

@@ -86,5 +86,5 @@ def test_what_to_set_for_a_base_of_another_type_is_said(takes: int, sends: int, 
     mine = Endpoint(NAVIGATOR, "/cmd_vel", VELOCITIES[sends], True)
     base = Endpoint("/base", "/cmd_vel", VELOCITIES[takes], False)
     (said,) = (e for e in base_and_guard(NAVIGATOR, [mine, base]) if e.check == BASE)
-    assert f"/base cannot hear /cmd_vel: {what} (navigator, stop_guard)" in str(said)
+    assert f"/base receives no /cmd_vel: {what} (navigator, stop_guard)" in str(said)
     assert len("nothing moves: " + str(said).partition(", and start")[0]) <= 128, "as echo cuts it"

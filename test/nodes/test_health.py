@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level, worst_of
 from edge_cloud_spec.models.image import decode_image
-from edge_cloud_spec.nav.status import E_STOP, IMPLAUSIBLE, NavigatorStatus
+from edge_cloud_spec.nav.status import NavCode, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import drafter_health
 from edge_cloud_spec.nodes.drafting.camera import (
     CameraTopics,
@@ -27,7 +28,7 @@ from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
     OWNERS,
-    UNKNOWN,
+    UNKNOWN_NODE,
     WARNING_S,
     WELL_S,
     HealthConsole,
@@ -35,12 +36,12 @@ from edge_cloud_spec.nodes.health import (
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
-from edge_cloud_spec.throttle import LINES, REPORT_S, Reports
+from edge_cloud_spec.throttle import LINES, RECENT_PROBLEM_S, Reports
 from edge_cloud_spec_lab.sim.camera import encode_jpeg
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
-NAMELESS = f"{UNKNOWN}/{UNKNOWN}"
+NAMELESS = f"{UNKNOWN_NODE}/{UNKNOWN_NODE}"
 NEIGHBOUR = "/camera/imag_raw/compressed"
 LEVELS = st.sampled_from(list(Level))
 
@@ -62,8 +63,8 @@ def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
     reports = Reports(lambda line: None)
     assert reports.recent(0.0) == ""
     reports.add("no answer", 5.0)
-    assert reports.recent(5.0 + 0.99 * REPORT_S) == "no answer"
-    assert reports.recent(5.0 + REPORT_S) == ""
+    assert reports.recent(5.0 + 0.99 * RECENT_PROBLEM_S) == "no answer"
+    assert reports.recent(5.0 + RECENT_PROBLEM_S) == ""
     reports.add("no answer", 50.0)
     reports.clear()
     assert reports.recent(50.1) == ""
@@ -199,8 +200,9 @@ def test_a_raw_frame_of_16_bits_keeps_its_higher_8_and_what_is_no_picture_is_nam
 
 FINE, PRESSED = (
     NavigatorStatus("idle", "-", "started"),
-    NavigatorStatus("stopped", "-", "e_stop is on"),
+    NavigatorStatus("stopped", "-", "e_stop is on", code=NavCode.E_STOP),
 )
+RUNS_AWAY = NavigatorStatus("stopped", "-", "it runs away", code=NavCode.IMPLAUSIBLE)
 
 
 @pytest.mark.parametrize(
@@ -208,18 +210,15 @@ FINE, PRESSED = (
     [
         ({}, Level.OK, ()),
         ({"status": NavigatorStatus("stopped", "-", "told to stop")}, Level.OK, ()),
-        ({"holds": {E_STOP}}, Level.WARN, ("e_stop is on", "release it")),
-        ({"status": PRESSED}, Level.OK, ()),  # it is the cause that counts, not its words
+        ({"status": PRESSED}, Level.WARN, ("e_stop is on", "release it")),
+        # It is the code that counts, not the words.
+        ({"status": replace(PRESSED, code=NavCode.NONE)}, Level.OK, ()),
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
-        ({"missing": "none", "holds": {E_STOP}}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
+        ({"missing": "none", "status": PRESSED}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
         ({"slow": "it comes 5 times"}, Level.WARN, ("it comes 5 times: see /odom",)),
         ({"frame": "base_footprint"}, Level.WARN, ("'base_footprint'", "set base_frame")),
-        (
-            {"status": NavigatorStatus("stopped", "-", "it runs away"), "holds": {IMPLAUSIBLE}},
-            Level.ERROR,
-            ("nothing moves: it runs away",),
-        ),
+        ({"status": RUNS_AWAY}, Level.ERROR, ("nothing moves: it runs away",)),
         ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("jumped",)),
         ({"parameters": "limits.speed is 9"}, Level.ERROR, ("limits.speed", "param set")),
     ],
@@ -325,7 +324,7 @@ def monitored(heard: bool) -> Health:
     """A drafter that is gone, or never came; and a stranger on cmd_vel."""
     beats = Heartbeats(("/drafter",), 0.0)
     if heard:
-        beats.hear("/drafter", "1", "fine", 0.0)
+        beats.receive("/drafter", "1", "fine", 0.0)
     publishers = {"/cmd_vel": ["/joystick"]} if heard else {}
     faults = PublisherWatch({"/cmd_vel": ["/navigator"]}).look(publishers, 20.0)
     return worst_of([*beats.look((), 20.0).values(), *faults.values()])
@@ -464,10 +463,10 @@ def test_a_nodes_heartbeat_tells_how_it_is(
     heart, other = Heartbeats((DRAFTER,), 0.0), "/robot2/drafter"
     for quarter in range(4 * 60 + 1):
         now = quarter / 4
-        heart.hear(other, "other", "following", now)
+        heart.receive(other, "other", "following", now)
         for at, instance in sorted(beats):
             if now - 0.25 < at <= now:
-                heart.hear(DRAFTER, instance, "following", at)
+                heart.receive(DRAFTER, instance, "following", at)
         health = heart.look([other, *[DRAFTER] * present], now)[DRAFTER]
         for at, level, words in looks:
             assert at != now or (health.level == level and words in str(health)), now
@@ -475,7 +474,7 @@ def test_a_nodes_heartbeat_tells_how_it_is(
 
 def test_a_monitor_that_stood_still_itself_accuses_nobody() -> None:
     heart, levels = Heartbeats((DRAFTER,), 0.0), dict[float, Level]()
-    heart.hear(DRAFTER, "a", "following", 1.0)
+    heart.receive(DRAFTER, "a", "following", 1.0)
     for now in (1.0, 1.5, 31.5, 32.0, 33.0, 34.0, 35.0):
         levels[now] = heart.look([DRAFTER], now)[DRAFTER].level
     assert (levels[1.5], levels[31.5], levels[35.0]) == (Level.OK, Level.OK, Level.STALE)

@@ -148,7 +148,7 @@ def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
     state, text = found["nodes of /robot1"]
     assert state == "fail" and "/robot1/cloud_bridge, /robot1/stop_guard is not running" in text
     assert found["heartbeat of /robot1/navigator"][0] == "ok"
-    assert "nobody listens on /robot1/cmd_vel" in found["base of /robot1"][1]
+    assert "nobody subscribes to /robot1/cmd_vel" in found["base of /robot1"][1]
     assert "/mallory publishes on" in found["publishers of /robot1/verdict"][1]
     assert "topic /robot1/instruction" not in found, "one of its ends fits"
     state, text = found["topic /robot1/verified_tokens"]

@@ -34,13 +34,13 @@ from edge_cloud_spec.msg import (
     NavStatus,
     VerifiedTokens,
 )
-from edge_cloud_spec.nav.answer import SEARCH, Action, every_action
+from edge_cloud_spec.nav.answer import SEARCH_ACTION, Action, every_action
 from edge_cloud_spec.nav.events import Effect, Event, Instruction
 from edge_cloud_spec.nav.motion import Velocity
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.status import (
     GOAL_STATES,
-    STATES,
+    NAV_STATES,
     GoalStatus,
     NavCode,
     NavigatorStatus,
@@ -52,9 +52,9 @@ from edge_cloud_spec.nodes.runtime.qos import EVERY_SENDER, LATCHED, RELIABLE, S
 
 
 def test_states_have_the_numbers_of_the_message() -> None:
-    assert [getattr(NavStatus, state.upper()) for state in STATES] == [1, 2, 3, 4]
-    for state in STATES:
-        said = NavigatorStatus(state, "r", "why", 7, NavCode.DONE, SEARCH)
+    assert [getattr(NavStatus, state.upper()) for state in NAV_STATES] == [1, 2, 3, 4]
+    for state in NAV_STATES:
+        said = NavigatorStatus(state, "r", "why", 7, NavCode.DONE, SEARCH_ACTION)
         assert NavigatorStatus.read(to_status(said)) == said
     assert [getattr(NavStatus, code.name) for code in NavCode] == list(NavCode)
     verbs = {getattr(NavAction, verb.upper()) for verb in ("stop", "move", "turn", "search")}

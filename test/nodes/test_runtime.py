@@ -27,7 +27,7 @@ from std_msgs.msg import Empty, String, UInt32
 
 from edge_cloud_spec.bringup.processes import Processes
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nodes.runtime.heartbeat import CHECK_S, HANG_S, HUNG, Pulse
+from edge_cloud_spec.nodes.runtime.heartbeat import HANG_CHECK_S, HANG_S, HUNG_STATUS, Pulse
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.runtime.subscription_thread import Once, SubscriptionThread
 
@@ -217,7 +217,7 @@ PROGRAM = """
 import sys, threading, time
 from std_msgs.msg import Empty
 from edge_cloud_spec.nodes.runtime import heartbeat
-heartbeat.HANG_S, heartbeat.CHECK_S = {0}, 0.05
+heartbeat.HANG_S, heartbeat.HANG_CHECK_S = {0}, 0.05
 from edge_cloud_spec.nodes.navigator import NavigatorNode
 from edge_cloud_spec.nodes.runtime.run import spin
 
@@ -244,22 +244,22 @@ LOADING = """
         time.sleep(2.0)
         super().load()
 """
-LOOKS = round(HANG_S / CHECK_S)
+LOOKS = round(HANG_S / HANG_CHECK_S)
 
 
 def test_a_thread_that_gives_no_sign_hangs_and_one_that_rests_does_not() -> None:
     pulse = Pulse("model", slack=lambda: 2.0)
-    assert not any(pulse.look(CHECK_S) for _ in range(10 * LOOKS)), "it has not begun"
+    assert not any(pulse.look(HANG_CHECK_S) for _ in range(10 * LOOKS)), "it has not begun"
     pulse.beat()
-    hung = [pulse.look(CHECK_S) for _ in range(LOOKS + 10)]
+    hung = [pulse.look(HANG_CHECK_S) for _ in range(LOOKS + 10)]
     assert not any(hung[: LOOKS + 3]) and hung[-1] >= HANG_S + 2.0
     pulse.beat()
-    assert not pulse.look(CHECK_S)
+    assert not pulse.look(HANG_CHECK_S)
     pulse.rest()
-    assert not any(pulse.look(CHECK_S) for _ in range(10 * LOOKS))
+    assert not any(pulse.look(HANG_CHECK_S) for _ in range(10 * LOOKS))
     for _ in range(10 * LOOKS):  # a beat between looks is enough
         pulse.beat()
-        assert not pulse.look(CHECK_S)
+        assert not pulse.look(HANG_CHECK_S)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_callback_that_hangs_ends_the_program_with_its_place(
         bench.e_stop.publish(bench.e_stop.msg_type(data=True))
     _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     said = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert process.returncode == HUNG
+    assert process.returncode == HUNG_STATUS
     assert len(said) == 1 and f"the thread {what} hangs for" in said[0]
 
 
@@ -429,7 +429,7 @@ time.sleep(600)
 def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
     stubborn = {"stubborn": [sys.executable, "-c", STAY]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edge_cloud_spec.bringup.processes.GRACE", 0.2)
+        patch.setattr("edge_cloud_spec.bringup.processes.SIGNAL_GRACE_S", 0.2)
         with Processes(stubborn, {}, tmp_path) as processes:
             until(lambda: "here" in (tmp_path / "stubborn.log").read_text())
             pid = processes.pids["stubborn"]

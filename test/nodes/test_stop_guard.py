@@ -21,7 +21,7 @@ from rclpy.qos import QoSProfile
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool
 
-from edge_cloud_spec.nav.watchdog import REPEATS
+from edge_cloud_spec.nav.watchdog import STOP_REPEATS
 from edge_cloud_spec.nodes.base_output import OutputSettings
 from edge_cloud_spec.nodes.runtime import diagnostics
 from edge_cloud_spec.nodes.stop_guard import GuardSettings, StopGuardNode
@@ -112,12 +112,12 @@ def test_a_silent_pulse_is_a_stop_and_then_silence_and_so_is_the_next(guarded: P
     for flood in (lambda: None, guarded.flood):
         guarded.base.clear()
         guarded.pulse.publish(Bool(data=True))
-        guarded.until(lambda: len(guarded.stops) >= REPEATS, meanwhile=flood)
+        guarded.until(lambda: len(guarded.stops) >= STOP_REPEATS, meanwhile=flood)
         for _ in range(20):
             flood()
             guarded.spin(0.25 * SILENCE)
-        assert len(guarded.stops) == REPEATS  # and the base's own timeout acts as well
-        assert guarded.stops[::2] == [0.0] * (REPEATS // 2 + 1)
+        assert len(guarded.stops) == STOP_REPEATS  # and the base's own timeout acts as well
+        assert guarded.stops[::2] == [0.0] * (STOP_REPEATS // 2 + 1)
         assert all(0 < speed < 0.005 for speed in guarded.stops[1::2])
 
 
@@ -138,7 +138,7 @@ def test_the_guard_says_that_it_stopped_a_robot_at_once_and_once(
             lambda: pulses.says("/stop_guard", DiagnosticStatus.WARN, "commanded zeros"),
             meanwhile=spin,
         )
-        pulses.until(lambda: len(pulses.stops) == REPEATS, meanwhile=spin)
+        pulses.until(lambda: len(pulses.stops) == STOP_REPEATS, meanwhile=spin)
     assert capfd.readouterr().err.count("the guard commanded zeros; see the navigator's log") == 1
 
 
@@ -156,7 +156,7 @@ def test_one_that_ends_with_its_launch_stops_first_what_moves(
     guard.send_signal(signal.SIGTERM)
     pulses.until(lambda: guard.poll() is not None)
     pulses.spin(0.2)
-    assert len(pulses.stops) == REPEATS * moves and guard.returncode == 0
+    assert len(pulses.stops) == STOP_REPEATS * moves and guard.returncode == 0
 
 
 def test_a_clock_that_jumps_neither_stops_the_robot_nor_keeps_the_stop_away(
@@ -176,7 +176,7 @@ def test_a_clock_that_jumps_neither_stops_the_robot_nor_keeps_the_stop_away(
     assert late or not guarded.stops
     guarded.base.clear()
     guarded.pulse.publish(Bool(data=True))
-    guarded.until(lambda: len(guarded.stops) == REPEATS)  # silence, and the clock stands still
+    guarded.until(lambda: len(guarded.stops) == STOP_REPEATS)  # silence, and the clock stands still
 
 
 def test_a_guard_that_slept_hears_what_came_meanwhile_before_it_stops_anybody(
@@ -233,7 +233,7 @@ def test_a_navigator_that_is_to_be_guarded_moves_nothing_without_a_guard(
     [
         (("-p", "output.stamped:=true"), "it sends TwistStamped on /cmd_vel"),
         (("-r", "cmd_vel:=/other/cmd_vel"), "it sends nothing on /cmd_vel"),
-        (("-r", "__ns:=/other"), "no stop guard hears the pulse"),
+        (("-r", "__ns:=/other"), "no stop guard receives the pulse"),
         (("-r", "__ns:=/other", "-r", "pulse:=/pulse"), "it sends nothing on /cmd_vel"),
     ],
 )
@@ -285,7 +285,7 @@ def test_a_base_that_takes_the_other_type_is_named_before_the_first_step(
     stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
     bench.hear_diagnostics()
     start(program=IMPATIENT, ready=False)
-    said = "/bench cannot hear /cmd_vel: it takes TwistStamped, not Twist"
+    said = "/bench receives no /cmd_vel: it takes TwistStamped, not Twist"
     for _ in range(2):
         bench.until(lambda: said in bench.state.detail)
         bench.until(lambda: bench.says("/navigator", b"\2", said))
@@ -297,7 +297,7 @@ def test_a_base_that_takes_the_other_type_is_named_before_the_first_step(
             assert said in bench.state.detail, "neither an instruction nor a listener ends it"
         bench.destroy_subscription(stamped)
         bench.until(lambda: bench.state.detail.startswith("released: publish an instruction"))
-        bench.until(lambda: bench.says("/navigator", b"\1", "nobody listens on /cmd_vel"))
+        bench.until(lambda: bench.says("/navigator", b"\1", "nobody subscribes to /cmd_vel"))
         stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
 
 
@@ -324,11 +324,11 @@ def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
     for name in ("/navigator", "/stop_guard"):
         bench.until(lambda name=name: bench.values(name).get("output") == output)
     navigator.send_signal(signal.SIGSTOP)
-    bench.until(lambda: zeros(bench) == REPEATS)
+    bench.until(lambda: zeros(bench) == STOP_REPEATS)
     navigator.send_signal(signal.SIGCONT)
     bench.until(lambda: bench.state.state == "idle")  # its step is not taken up again
     turn(bench)
-    bench.until(lambda: zeros(bench) == REPEATS)  # its own, at the step's end
+    bench.until(lambda: zeros(bench) == STOP_REPEATS)  # its own, at the step's end
 
 
 def test_a_guard_that_hangs_or_is_killed_disturbs_nobody_and_its_successor_guards(
@@ -341,16 +341,16 @@ def test_a_guard_that_hangs_or_is_killed_disturbs_nobody_and_its_successor_guard
     for end in (signal.SIGSTOP, signal.SIGKILL):
         first.send_signal(end)
         turn(bench)
-        bench.until(lambda: zeros(bench) == REPEATS)  # the navigator's own, at the step's end
+        bench.until(lambda: zeros(bench) == STOP_REPEATS)  # the navigator's own, at the step's end
         assert bench.state.state == "idle" and not bench.state.detail.startswith("gave up")
     bench.hear_diagnostics()
     launch(GUARD)
     bench.until(lambda: fired(bench) == 0)
     turn(bench)  # to its end, so that both have found each other
-    bench.until(lambda: zeros(bench) == REPEATS)
+    bench.until(lambda: zeros(bench) == STOP_REPEATS)
     turn(bench)
     navigator.kill()
-    bench.until(lambda: zeros(bench) == REPEATS)
+    bench.until(lambda: zeros(bench) == STOP_REPEATS)
     bench.until(lambda: fired(bench) >= 1)
     assert "silent" in bench.last["/stop_guard"].message
 

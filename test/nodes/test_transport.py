@@ -19,12 +19,17 @@ from std_msgs.msg import Bool
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.msg import NavStatus
-from edge_cloud_spec.nodes.runtime.transport import LOCALHOST_ONLY, PROFILES, RANGE, udp_alone
+from edge_cloud_spec.nodes.runtime.transport import (
+    LOCALHOST_ONLY,
+    PROFILE_VARIABLES,
+    RANGE,
+    udp_alone,
+)
 from edge_cloud_spec.share import share
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 NODES = ("navigator", "stop_guard", "instruction_server", "monitor")
-SWITCHES = ("FASTDDS_BUILTIN_TRANSPORTS", *PROFILES)
+SWITCHES = ("FASTDDS_BUILTIN_TRANSPORTS", *PROFILE_VARIABLES)
 VARIABLES = (*SWITCHES, RANGE, LOCALHOST_ONLY, "ROS_STATIC_PEERS")
 RANGES = {
     "localhost": {RANGE: "LOCALHOST"},
@@ -71,7 +76,7 @@ def test_what_the_user_has_chosen_stays(
 ) -> None:
     own = tmp_path / "own.xml"
     own.write_text('<profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles"/>')
-    environment.setenv(PROFILES[0], str(own))
+    environment.setenv(PROFILE_VARIABLES[0], str(own))
     environment.setenv(RANGE, "LOCALHOST")
     guard: subprocess.Popen[str] = launch(["-m", "edge_cloud_spec.nodes.stop_guard"])
     with Peer() as peer:
@@ -87,8 +92,8 @@ def test_other_middleware_and_a_users_profile_are_left_alone(
     environment.chdir(tmp_path)
     environment.setenv(RANGE, "LOCALHOST")
     with udp_alone():
-        assert os.environ[PROFILES[0]]  # without any of these it acts
-    for name in PROFILES:
+        assert os.environ[PROFILE_VARIABLES[0]]  # without any of these it acts
+    for name in PROFILE_VARIABLES:
         environment.delenv(name)
     environment.setenv(RANGE, "LOCALHOST")
     if switch in SWITCHES:
@@ -121,7 +126,7 @@ def test_a_node_asks_no_further_than_the_discovery_range_says(
         for name, value in given_.items():
             patch.setenv(name, value)
         with udp_alone():
-            profile = Path(os.environ[PROFILES[0]])
+            profile = Path(os.environ[PROFILE_VARIABLES[0]])
             text = profile.read_text("utf-8")
             if not local:
                 assert profile.name == "udp.xml" and os.environ[RANGE] == discovery

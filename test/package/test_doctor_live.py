@@ -41,7 +41,7 @@ def robot(namespace: str = "") -> Snapshot:
             end("drafter", "nav_status", status, False, latched=True),
             end("cloud_bridge", "verdict", "edge_cloud_spec/msg/Verdict", True),
         ),
-        said={f"{namespace}/{name}": Health(Level.OK, "fine", check=name) for name in NODES},
+        diagnostics={f"{namespace}/{name}": Health(Level.OK, "fine", check=name) for name in NODES},
         domain="67",
         seconds=5.0,
     )
@@ -59,8 +59,10 @@ def without(snapshot: Snapshot, topic: str, publishes: bool | None = None) -> Sn
 def missing(name: str) -> Snapshot:
     """A robot without this node."""
     whole, full = robot("/robot1"), f"/robot1/{name}"
-    said = {node: health for node, health in whole.said.items() if node != full}
-    return replace(whole, nodes=tuple(node for node in whole.nodes if node != full), said=said)
+    said = {node: health for node, health in whole.diagnostics.items() if node != full}
+    return replace(
+        whole, nodes=tuple(node for node in whole.nodes if node != full), diagnostics=said
+    )
 
 
 def more(snapshot: Snapshot, *endpoints: Endpoint) -> Snapshot:
@@ -124,12 +126,12 @@ RENAMED = replace(
         (BLIND, None, Level.ERROR, "nothing publishes it"),
         (more(BLIND, CAMERA), None, Level.ERROR, "camera:=/camera/rgb/compressed"),
         (without(robot(), "odom", True), None, Level.WARN, "nothing publishes /odom"),
-        (without(robot(), "cmd_vel", False), None, Level.ERROR, "nobody listens on /cmd_vel"),
+        (without(robot(), "cmd_vel", False), None, Level.ERROR, "nobody subscribes to /cmd_vel"),
         (
             stamped("driver"),
             None,
             Level.ERROR,
-            "/driver cannot hear /cmd_vel;it takes TwistStamped;set output.stamped to true",
+            "/driver receives no /cmd_vel;it takes TwistStamped;set output.stamped to true",
         ),
         (
             stamped("stop_guard"),
@@ -170,7 +172,7 @@ def test_qos_that_does_not_fit_is_said_of_both_ends(reliable: bool, latched: boo
     assert wrong(check_graph(more(robot(), listener))) == []  # the driver is not a node of ours
     listener = replace(listener, node="/cloud_bridge")
     finding = only(more(robot(), listener))
-    assert "/cloud_bridge hears nothing of /driver" in finding.message
+    assert "/cloud_bridge receives nothing of /driver" in finding.message
     assert ("best effort" if reliable else "volatile") in finding.message
 
 
@@ -193,40 +195,45 @@ def test_of_two_nodes_with_several_ends_one_pair_that_fits_is_enough(
 def test_a_node_that_says_nothing_or_says_it_is_ill_fails() -> None:
     whole = robot("/robot1")
     drafter = "/robot1/drafter"
-    hangs = {name: health for name, health in whole.said.items() if name != drafter}
+    hangs = {name: health for name, health in whole.diagnostics.items() if name != drafter}
     assert (
-        f"{drafter} said nothing on /diagnostics in 5 s" in only(replace(whole, said=hangs)).message
+        f"{drafter} said nothing on /diagnostics in 5 s"
+        in only(replace(whole, diagnostics=hangs)).message
     )
     for level in (Level.ERROR, Level.STALE, Level.WARN):
         ill = Health(level, "no picture", check=f"{drafter} (robot1)")
-        assert only(replace(whole, said={**hangs, drafter: ill})) == ill
+        assert only(replace(whole, diagnostics={**hangs, drafter: ill})) == ill
 
 
 def test_whether_it_decides_while_it_drives_and_clock_offsets_are_shown() -> None:
     values = {"drive": "stop_and_go", "refused": "0", "cloud_clock_offset_s": "0.013"}
-    said = {**robot().said, "/navigator": Health(Level.OK, "idle", values=values)}
-    found = [finding.message for finding in check_graph(replace(robot(), said=said))]
+    said = {**robot().diagnostics, "/navigator": Health(Level.OK, "idle", values=values)}
+    found = [finding.message for finding in check_graph(replace(robot(), diagnostics=said))]
     assert {"drive: stop_and_go", "cloud_clock_offset_s: 0.013"} < {*found}
     assert "refused: 0" not in found
 
 
 def test_settings_that_navigator_and_guard_need_and_have_otherwise_are_named() -> None:
     told = {"/navigator": "twist, stop_nudge 0.001", "/stop_guard": "twist, stop_nudge 0.0"}
-    said = {n: replace(h, values={"output": told.get(n, n)}) for n, h in robot().said.items()}
-    finding = only(replace(robot(), said=said))
+    said = {
+        n: replace(h, values={"output": told.get(n, n)}) for n, h in robot().diagnostics.items()
+    }
+    finding = only(replace(robot(), diagnostics=said))
     assert finding.level == Level.ERROR and "the same output.*" in finding.advice
     assert "/navigator has twist, stop_nudge 0.001; /stop_guard has" in finding.message
     alike = {name: replace(each, values={"output": "twist"}) for name, each in said.items()}
-    assert wrong(check_graph(replace(robot(), said=alike))) == []
+    assert wrong(check_graph(replace(robot(), diagnostics=alike))) == []
 
 
 def test_two_robots_do_not_mix() -> None:
     """What the second lacks is said of the second; the first one's camera does not help it."""
     one, blind = robot("/robot1"), without(robot("/robot2"), "compressed", True)
-    said = {**one.said, **blind.said}
+    said = {**one.diagnostics, **blind.diagnostics}
     two = Snapshot(one.nodes + blind.nodes, one.endpoints + blind.endpoints, said, seconds=5.0)
     finding = only(two)
     assert finding.check == "camera of /robot2" and "/robot2/camera/image_raw" in finding.message
     assert wrong(check_graph(two, "robot1")) == []
     lie = {"/robot1/drafter": Health(Level.ERROR, "a lie of robot 2's")}
-    assert wrong(check_graph(replace(two, said={**two.said, **lie}), "robot2")) == [finding]
+    assert wrong(check_graph(replace(two, diagnostics={**two.diagnostics, **lie}), "robot2")) == [
+        finding
+    ]

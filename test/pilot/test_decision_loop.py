@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.edge.events import Abort, Cut
-from edge_cloud_spec.nav.answer import SEARCH, STOP, Action
+from edge_cloud_spec.nav.answer import SEARCH_ACTION, STOP_ACTION, Action
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
 from edge_cloud_spec.nav.status import GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
@@ -96,7 +96,7 @@ def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> Non
         (3.1, frame("moving")),
         (3.1, True),
         (3.1, None),  # one at a time
-        (3.2, Ended(SEARCH)),
+        (3.2, Ended(SEARCH_ACTION)),
         (3.2, decision(2, "moving")),
     )
 
@@ -104,11 +104,11 @@ def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> Non
 def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
     play(
         deciding(),
-        (2.0, Ended(SEARCH)),
+        (2.0, Ended(SEARCH_ACTION)),
         (3.0, NavigatorStatus("ready", "r1", "search", 7)),
         (3.1, frame("moving")),
         *(
-            (3.2, NavigatorStatus("ready", "r1", "so", 7, code, SEARCH))
+            (3.2, NavigatorStatus("ready", "r1", "so", 7, code, SEARCH_ACTION))
             for code in (NavCode.DONE, NavCode.NONE)
         ),
         (3.2, decision(2, "moving")),
@@ -120,9 +120,9 @@ def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled()
         deciding(),
         (3.0, NavigatorStatus("ready", "r1", stops=7)),
         (3.1, frame("moving")),
-        (3.2, Ended(SEARCH)),
+        (3.2, Ended(SEARCH_ACTION)),
         (3.2, decision(2, "moving")),
-        (4.0, NavigatorStatus("idle", "r1", "so", 7, NavCode.DONE, SEARCH)),
+        (4.0, NavigatorStatus("idle", "r1", "so", 7, NavCode.DONE, SEARCH_ACTION)),
         (4.1, frame("at rest")),
         (4.1, False),
         (4.2, NavigatorStatus("idle", "r2", "so", 7, NavCode.REFUSED)),
@@ -136,7 +136,7 @@ def test_a_refused_decision_is_followed_by_another() -> None:
     play(
         deciding(),
         (2.0, NavigatorStatus("idle", "r1", "so", 8, NavCode.REFUSED)),
-        (2.0, Ended(SEARCH)),
+        (2.0, Ended(SEARCH_ACTION)),
         (2.1, frame("second")),
         (2.1, decision(2, "second", 8)),
     )
@@ -149,9 +149,9 @@ def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
         (0.1, decision(1, "first", 0)),
         (0.2, frame("second")),
         (0.2, False),
-        (0.3, Ended(SEARCH)),
+        (0.3, Ended(SEARCH_ACTION)),
         (0.3, decision(2, "second", 0)),
-        (0.4, Ended(SEARCH)),
+        (0.4, Ended(SEARCH_ACTION)),
         (0.4, False),  # a frame is decided on once
     )
 
@@ -170,7 +170,7 @@ def test_a_frame_from_before_the_instruction_is_not_decided_on() -> None:
 def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> None:
     play(
         deciding(),
-        (2.0, Ended(SEARCH)),
+        (2.0, Ended(SEARCH_ACTION)),
         (2.1, frame("second")),
         (2.0 + SETTLE_S, False),
         (2.1 + SETTLE_S, True),
@@ -229,11 +229,11 @@ def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() ->
 @pytest.mark.parametrize(
     ("ended", "pause"),
     [
-        (Ended(SEARCH), 0.0),
+        (Ended(SEARCH_ACTION), 0.0),
         (Ended(), 1.0),
         (Ended(None, "the cloud is gone", by_link=True), 1.0),
         (Ended(None, "the cloud is full", retry_after=4.0), 4.0),
-        (Ended(SEARCH, "the cloud is gone"), 1.0),
+        (Ended(SEARCH_ACTION, "the cloud is gone"), 1.0),
         (Ended(abandoned=True), 0.0),
     ],
 )
@@ -255,10 +255,10 @@ def test_a_decision_that_came_to_nothing_is_followed_by_a_pause(ended: Ended, pa
 @pytest.mark.parametrize(
     ("explain", "action", "due", "enough"),
     [
-        (EXPLAIN_NONE, SEARCH, False, True),
-        (EXPLAIN_UNTIL_NEXT, SEARCH, False, False),
-        (EXPLAIN_UNTIL_NEXT, SEARCH, True, True),
-        (EXPLAIN_FULL, SEARCH, True, False),
+        (EXPLAIN_NONE, SEARCH_ACTION, False, True),
+        (EXPLAIN_UNTIL_NEXT, SEARCH_ACTION, False, False),
+        (EXPLAIN_UNTIL_NEXT, SEARCH_ACTION, True, True),
+        (EXPLAIN_FULL, SEARCH_ACTION, True, False),
         (EXPLAIN_NONE, None, True, False),
         (EXPLAIN_UNTIL_NEXT, None, True, False),
     ],
@@ -307,7 +307,7 @@ def test_what_stops_or_replaces_an_instruction_ends_its_decision(
     event: Instruction | EStop | Paused | NavigatorStatus, why: str, said: GoalStatus | None
 ) -> None:
     effects = [Abort(why), *([said] if said else [])]
-    play(deciding(), (2.0, event, effects), (2.1, Ended(SEARCH, abandoned=True), []))
+    play(deciding(), (2.0, event, effects), (2.1, Ended(SEARCH_ACTION, abandoned=True), []))
 
 
 def test_the_instruction_that_is_followed_changes_nothing_when_it_is_said_again() -> None:
@@ -316,7 +316,7 @@ def test_the_instruction_that_is_followed_changes_nothing_when_it_is_said_again(
         loop,
         (1.1, Instruction(f" {IT}\n"), [followed()]),
         (1.1, NavigatorStatus("idle", stops=8), []),  # the navigator counts it
-        (1.2, Ended(STOP), [GoalStatus("done", IT, goal_id="goal-1")]),
+        (1.2, Ended(STOP_ACTION), [GoalStatus("done", IT, goal_id="goal-1")]),
     )
     assert not loop.instruction
 
@@ -409,7 +409,7 @@ def test_a_glitch_in_which_all_is_refused_ends_no_mission_and_is_said(
         loop.on(frame(f"{now}"), now)
         if loop.take(f"r{decided}", now) is None:
             continue
-        loop.on(Ended(SEARCH), now)
+        loop.on(Ended(SEARCH_ACTION), now)
         refused = NavigatorStatus("idle", f"r{decided}", OLD, 7, NavCode.REFUSED)
         said |= {line.detail for line in loop.on(refused, now) if isinstance(line, GoalStatus)}
         decided += 1
@@ -433,7 +433,7 @@ def test_why_there_is_no_picture_is_said_and_ends_no_decision_under_way() -> Non
     loop = deciding()
     loop.blind = why
     blind = GoalStatus("following", IT, why, "goal-1")
-    play(loop, (2.0, Tick(), [blind]), (2.1, Ended(SEARCH)))
+    play(loop, (2.0, Tick(), [blind]), (2.1, Ended(SEARCH_ACTION)))
     loop.blind = ""
     play(loop, (2.2, Tick(), [followed()]))
     loop.blind, late = why, loop.settings.mission.max_seconds
@@ -468,7 +468,7 @@ def test_a_robot_that_is_blocked_sees_the_same_and_its_mission_ends_as_blocked()
     for number in range(1, 4):
         now, name = 3.0 * number, f"r{number}"
         play(loop, (now, frame("the same")), (now, decision(number, "the same")))
-        play(loop, (now, NavigatorStatus("moving", name, stops=7)), (now, Ended(SEARCH)))
+        play(loop, (now, NavigatorStatus("moving", name, stops=7)), (now, Ended(SEARCH_ACTION)))
         play(loop, (now + 2.4, frame("the same")))
         assert loop.sees_the_same
         play(loop, (now + 2.5, NavigatorStatus("idle", name, "so", 7, NavCode.BLOCKED)))
@@ -482,7 +482,7 @@ def test_neither_a_repeated_release_nor_an_instruction_makes_a_repeated_picture_
     assert loop.sees_the_same
     play(
         loop,
-        (5.0, NavigatorStatus("idle", "r1", "so", 7, NavCode.DONE, SEARCH)),
+        (5.0, NavigatorStatus("idle", "r1", "so", 7, NavCode.DONE, SEARCH_ACTION)),
         *((5.0, event) for event in (EStop(False), Instruction("another"), EStop(False))),
         (5.1, frame("the same")),
         (20.0, False),

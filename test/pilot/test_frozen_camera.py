@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from helpers.rover import CAMERA, Rover
 
-from edge_cloud_spec.nav.motion import PERIOD, Limits
+from edge_cloud_spec.nav.motion import COMMAND_PERIOD_S, Limits
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.pilot import decision_loop
@@ -63,7 +63,7 @@ def frozen(seed: int) -> tuple[Rover, Camera, float]:
 
 
 # Told to move so long (a picture may be a period late), and then one more step to its end.
-MOVED = MOVED_S + CAMERA * PERIOD
+MOVED = MOVED_S + CAMERA * COMMAND_PERIOD_S
 FAR = MOVED * LIMITS.speed + 1.5 * 0.9 + 0.05
 TURNED = MOVED * LIMITS.turn_speed + math.radians(1.5 * 48.0 + 5.0)
 

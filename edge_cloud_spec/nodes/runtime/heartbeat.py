@@ -11,8 +11,8 @@ from collections.abc import Callable
 from ...signals import SignalEvent
 
 HANG_S = 5.0  # s without a sign of life after which a thread counts as hung
-CHECK_S = 0.5  # s between two looks
-HUNG = 3  # the exit status
+HANG_CHECK_S = 0.5  # s between two looks
+HUNG_STATUS = 3  # the exit status
 
 
 class Pulse:
@@ -65,13 +65,13 @@ def watch(pulses: list[Pulse], stop: SignalEvent) -> None:
     stopped."""
 
     def run() -> None:
-        while not stop.wait(CHECK_S):
+        while not stop.wait(HANG_CHECK_S):
             for pulse in list(pulses):  # threads come and go
-                seconds = pulse.look(CHECK_S)
+                seconds = pulse.look(HANG_CHECK_S)
                 if seconds and not stop.is_set():
                     text = f"hangs for {seconds:.0f} s: it {pulse.place()}"
-                    said = f"error: the thread {pulse.thread} {text}; exiting"
-                    print(said, file=sys.stderr, flush=True)
-                    os._exit(HUNG)  # flushes nothing that a hung thread may hold
+                    sentence = f"error: the thread {pulse.thread} {text}; exiting"
+                    print(sentence, file=sys.stderr, flush=True)
+                    os._exit(HUNG_STATUS)  # flushes nothing that a hung thread may hold
 
     threading.Thread(target=run, name="hang watch", daemon=True).start()

@@ -22,12 +22,12 @@ from .subscription_thread import SubscriptionThread
 T = TypeVar("T")
 
 AUTOSTART = "autostart"
-STANDS = (
+ROS_TIME_STANDS = (
     "ROS time stands still: use_sim_time is true, and nothing publishes /clock; start what "
     "simulates, or leave use_sim_time out"
 )
-CLOSE_S = 0.5  # s that ``close`` waits for a transition
-_KINDS = ("publisher", "subscription", "timer", "service", "client")
+TRANSITION_WAIT_S = 0.5  # s that ``close`` waits for a transition
+_ENTITY_KINDS = ("publisher", "subscription", "timer", "service", "client")
 _SUCCESS = TransitionCallbackReturn.SUCCESS
 _FAILURE = TransitionCallbackReturn.FAILURE
 _ERROR = TransitionCallbackReturn.ERROR
@@ -72,7 +72,7 @@ class ManagedNode(LifecycleNode):
         self._answer_refused_transitions()
         self.diagnostics.report(self._diagnose)
 
-    # What a subclass says
+    # What a subclass implements
 
     def load(self) -> None:
         """Read parameters and files, load models, create publishers."""
@@ -101,7 +101,7 @@ class ManagedNode(LifecycleNode):
         self._parameters_of.append(parameters)
         return parameters
 
-    def hear_e_stop(self, callback: Callable[[Bool], None]) -> None:
+    def subscribe_e_stop(self, callback: Callable[[Bool], None]) -> None:
         """Call back for each ``e_stop``, in every state of the node, in a separate thread.
 
         It is received from publishers of every durability and reliability.
@@ -114,7 +114,7 @@ class ManagedNode(LifecycleNode):
 
     def bring_up(self) -> None:
         """Configure and activate; raises UserError."""
-        self._brings_up = True  # the caller says the problem, once
+        self._brings_up = True  # the caller reports the problem, once
         try:
             if self.trigger_configure() != _SUCCESS or self.trigger_activate() != _SUCCESS:
                 raise UserError(self.problem)
@@ -132,7 +132,7 @@ class ManagedNode(LifecycleNode):
         A transition under way is waited for, but not for a model that loads; none begins any more.
         """
         self._closed = True
-        if self._transitions.acquire(timeout=CLOSE_S):
+        if self._transitions.acquire(timeout=TRANSITION_WAIT_S):
             try:
                 if self.active:
                     self.active = False
@@ -235,7 +235,7 @@ class ManagedNode(LifecycleNode):
     # Entities
 
     def _entities(self) -> list[tuple[str, Any]]:
-        return [(kind, entity) for kind in _KINDS for entity in getattr(self, f"{kind}s")]
+        return [(kind, entity) for kind in _ENTITY_KINDS for entity in getattr(self, f"{kind}s")]
 
     def _make(self, make: Callable[[], None], made: list[tuple[str, Any]]) -> None:
         """Call ``make`` and add the entities it created to ``made``; destroy them if it fails."""
@@ -257,10 +257,10 @@ class ManagedNode(LifecycleNode):
 
     def _diagnose(self) -> Health:
         before, self._ros_time = self._ros_time, self.get_clock().now().nanoseconds
-        self.clock_problem = STANDS if self._ros_time == before else ""
+        self.clock_problem = ROS_TIME_STANDS if self._ros_time == before else ""
         if self.active:
             found = self.diagnose()
-            clock = Health(Level.ERROR, STANDS, check="clock")
+            clock = Health(Level.ERROR, ROS_TIME_STANDS, check="clock")
             return worst_of([*(found.parts or [found]), clock]) if self.clock_problem else found
         state = "inactive" if self.configured else "unconfigured"
         return Health(Level.WARN, f"{state}: {self.problem}" if self.problem else state)

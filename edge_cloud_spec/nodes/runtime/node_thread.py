@@ -15,7 +15,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from ...options import check_namespace
 
-CHECK_S = 0.2  # s after which a closed thread has noticed it, even where no message comes
+CLOSED_CHECK_S = 0.2  # s after which a closed thread has noticed it, even where no message comes
 JOIN_S = 3.0
 
 
@@ -70,4 +70,4 @@ class NodeThread:
         with contextlib.suppress(ExternalShutdownException):
             while not self._closed and self._context.ok():
                 with contextlib.suppress(InvalidHandle):  # another thread destroyed an entity
-                    self._executor.spin_once(timeout_sec=CHECK_S)
+                    self._executor.spin_once(timeout_sec=CLOSED_CHECK_S)

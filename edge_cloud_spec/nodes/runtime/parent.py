@@ -26,7 +26,7 @@ def end_with_launch() -> None:
         return  # another program stands between both, such as a debugger
     end_with_parent()
     if launch != str(os.getppid()):
-        os.kill(os.getpid(), signal.SIGTERM)  # it ended before it could be said
+        os.kill(os.getpid(), signal.SIGTERM)  # it ended before that was set
 
 
 def leave(status: int) -> NoReturn:

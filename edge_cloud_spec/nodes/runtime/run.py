@@ -18,7 +18,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from ...errors import CANNOT_START, TRACEBACKS, UserError, sentence
 from ...signals import SignalEvent, signals_as_event
-from .heartbeat import CHECK_S, Pulse, watch
+from .heartbeat import HANG_CHECK_S, Pulse, watch
 from .parameters import refuse_unknown_parameters
 from .parent import end_with_launch, leave
 from .qos import STEADY
@@ -65,7 +65,7 @@ def spin(*makes: Callable[[], Node]) -> NoReturn:
             leave(CANNOT_START)
         keep_tracebacks(nodes[0].get_name())
         pulses = getattr(nodes[0], "pulses", [Pulse("executor")])
-        nodes[0].create_timer(CHECK_S, pulses[0].beat, clock=STEADY)
+        nodes[0].create_timer(HANG_CHECK_S, pulses[0].beat, clock=STEADY)
         watch(pulses, stop)
         service = _Service(nodes, stop)
         service.start()
@@ -123,9 +123,9 @@ class _Service(threading.Thread):
             except Exception as error:
                 if stop.is_set():
                     return
-                said = sentence(error) or f"a callback failed, going on: {error!r}"
-                node.get_logger().error(said)
-                TRACEBACKS.debug(said, exc_info=True)
+                problem = sentence(error) or f"a callback failed, going on: {error!r}"
+                node.get_logger().error(problem)
+                TRACEBACKS.debug(problem, exc_info=True)
                 stop.wait(0.01)  # a callback that always fails must not occupy the processor
 
     def close(self) -> None:

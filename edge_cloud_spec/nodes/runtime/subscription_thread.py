@@ -25,7 +25,7 @@ except ImportError:  # the module's name in Humble
 WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it was closed
 # For a topic with several subscriptions: each has publishers that are for the others.
 NO_WARNINGS = SubscriptionEventCallbacks(use_default_callbacks=False)
-REMEMBERED = 32  # messages of a topic with several subscriptions; their queues hold 16
+MESSAGES_REMEMBERED = 32  # messages of a topic with several subscriptions; their queues hold 16
 
 
 class Once:
@@ -34,13 +34,13 @@ class Once:
     The first is reliable: it receives what a reliable publisher sends, in order, but maybe late.
     Another may be earlier, and may have lost something. If the first has passed on an older message
     since, what it receives is passed on again: with A, C from another and then A, B, C from the
-    first, A, C, B, C are heard. So each message is heard, and the last one sent is heard last.
+    first, A, C, B, C are passed on: each message is, and the last one sent comes last.
     """
 
     def __init__(self) -> None:
         # (time of sending, message); Any, since messages have no hash
-        self._passed_on: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
-        self._by_first: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
+        self._passed_on: deque[tuple[int, Any]] = deque(maxlen=MESSAGES_REMEMBERED)
+        self._by_first: deque[tuple[int, Any]] = deque(maxlen=MESSAGES_REMEMBERED)
 
     def is_news(self, sent: int, message: Any, by_first: bool) -> bool:
         """Whether to pass on a message; ``sent``: when, in ns, 0 if unknown. ``by_first``: it came
@@ -60,7 +60,7 @@ class Once:
         return True
 
 
-def hear_once(
+def receive_once(
     callback: Callable[[Any], None], profiles: Sequence[QoSProfile]
 ) -> Iterator[tuple[QoSProfile, Callable[..., None]]]:
     """For each profile the callback of its subscription, which takes rclpy's ``message_info``, too.
@@ -69,12 +69,12 @@ def hear_once(
     """
     once = Once()
 
-    def hear(by_first: bool, message: Any, info: Any) -> None:
+    def receive(by_first: bool, message: Any, info: Any) -> None:
         if len(profiles) == 1 or once.is_news(info["source_timestamp"], message, by_first):
             callback(message)
 
     for number, profile in enumerate(profiles):
-        yield profile, partial(hear, number == 0)
+        yield profile, partial(receive, number == 0)
 
 
 class SubscriptionThread:
@@ -105,7 +105,7 @@ class SubscriptionThread:
         With several profiles, the first of them reliable, it subscribes with each, and passes each
         message on ``Once``. With one profile, rclpy warns of an incompatible publisher.
         """
-        for profile, hear in hear_once(callback, profiles):
+        for profile, receive in receive_once(callback, profiles):
             subscription: Any = self._node.create_subscription(
                 kind,
                 topic,
@@ -114,7 +114,7 @@ class SubscriptionThread:
                 callback_group=self._group,
                 event_callbacks=NO_WARNINGS if len(profiles) > 1 else None,
             )
-            self._subscriptions.append((subscription, hear))
+            self._subscriptions.append((subscription, receive))
             # Not for an executor either: DDS has one condition for a reader's events and messages.
             # One that waits for the events wakes for each message, and goes round until this
             # thread has taken it, which gets no turn at the interpreter meanwhile: up to 0.6 s.

@@ -13,9 +13,10 @@ import rclpy
 from ...errors import UserError
 from ...share import share
 
-PROFILES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")  # Fast DDS 2, 3
+# Of Fast DDS 2, 3.
+PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
 RANGE, LOCALHOST_ONLY = "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOCALHOST_ONLY"
-WIDE = ("", "OFF", "SUBNET", "SYSTEM_DEFAULT")  # rcl takes any other range for LOCALHOST
+WIDE_RANGES = ("", "OFF", "SUBNET", "SYSTEM_DEFAULT")  # rcl takes any other range for LOCALHOST
 PEER = "<locator><udpv4><address>{}</address></udpv4></locator>"
 PEERS_END = "</initialPeersList>"
 
@@ -25,16 +26,16 @@ def udp_alone() -> Iterator[None]:
     """Have Fast DDS use UDP alone in this process, whose first node is made within.
 
     A process that is killed or suspended within a lock of the shared memory stops whoever reads
-    from or writes to the same port, for seconds: a base then hears no stop. Nothing changes with
+    from or writes to the same port, for seconds: a base then receives no stop. Nothing changes with
     another RMW, or where the user has chosen transports or profiles. Raises UserError.
     """
-    chosen = any(map(os.environ.get, ("FASTDDS_BUILTIN_TRANSPORTS", *PROFILES)))
+    chosen = any(map(os.environ.get, ("FASTDDS_BUILTIN_TRANSPORTS", *PROFILE_VARIABLES)))
     chosen = chosen or any(Path().glob("DEFAULT_FAST*_PROFILES.xml"))
     if chosen or not rclpy.get_rmw_implementation_identifier().startswith("rmw_fastrtps"):
         yield
         return
     only = os.environ.get(LOCALHOST_ONLY) == "1"
-    local = only or os.environ.get(RANGE, "") not in WIDE
+    local = only or os.environ.get(RANGE, "") not in WIDE_RANGES
     profile = share() / "config/dds" / ("udp_localhost.xml" if local else "udp.xml")
     peers = "" if only or not local else os.environ.get("ROS_STATIC_PEERS", "")
     if local:  # where rmw_fastrtps adds shared memory to any profile; this one has the same peers
@@ -47,7 +48,7 @@ def udp_alone() -> Iterator[None]:
             locators = "".join(PEER.format(_address(peer)) for peer in peers.split(";") if peer)
             file.write(profile.read_text().replace(PEERS_END, locators + PEERS_END))
             file.flush()
-        os.environ.update(dict.fromkeys(PROFILES, file.name))
+        os.environ.update(dict.fromkeys(PROFILE_VARIABLES, file.name))
         yield
 
 

@@ -23,7 +23,7 @@ from std_msgs.msg import Bool
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.msg import VerifiedTokens
-from edge_cloud_spec.nav.status import FAILED, IDLE, STOPPED, UNKNOWN, GoalStatus
+from edge_cloud_spec.nav.status import GOAL_FAILED, IDLE, STOPPED, UNKNOWN, GoalStatus
 from edge_cloud_spec.nodes.runtime.qos import DECODE
 from edge_cloud_spec.wire.messages import ABORTED
 
@@ -141,7 +141,7 @@ class _EStop:
             wait_for(
                 lambda: (
                     len(watch.begun) > before  # noqa: B023 (it is called before the next attempt)
-                    or watch.instruction_status.state in (FAILED, STOPPED)
+                    or watch.instruction_status.state in (GOAL_FAILED, STOPPED)
                 ),
                 "a decode begins, or is refused",
             )

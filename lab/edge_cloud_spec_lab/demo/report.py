@@ -14,13 +14,13 @@ from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image, ImageDraw, ImageFont
 
 from edge_cloud_spec import __version__
 from edge_cloud_spec.observe.console_view import size
 from edge_cloud_spec.observe.decision import Decision, branched, joined
 from edge_cloud_spec.observe.run_log import RunLog
-from edge_cloud_spec.share import page
 
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
@@ -300,3 +300,15 @@ def write_report(
 
 def _pose(outcome: dict[str, Any]) -> Pose:
     return Pose(outcome["x"], outcome["y"], outcome["yaw"])
+
+
+def page(template: Path, **values: Any) -> str:
+    """An HTML page by the template in this file. It needs all its values."""
+    pages = Environment(
+        loader=FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return pages.get_template(template.name).render(**values)

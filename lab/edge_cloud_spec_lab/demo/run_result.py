@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from edge_cloud_spec.instruction import normalized
-from edge_cloud_spec.nav.status import DONE, FAILED, UNKNOWN, GoalStatus
+from edge_cloud_spec.nav.status import DONE, GOAL_FAILED, UNKNOWN, GoalStatus
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.wire.messages import TIMEOUT, Code
 
@@ -20,7 +20,7 @@ PERMANENT_FAILURES = {
 """Finish reasons of a decision that every retry would have again."""
 
 NOT_DONE = {
-    FAILED: "not done",
+    GOAL_FAILED: "not done",
     "not_found": "not found",
     "blocked": "blocked",
     "given_up": "given up",

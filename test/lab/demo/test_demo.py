@@ -23,7 +23,6 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.observe.console_view import size
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
-from edge_cloud_spec.share import page
 from edge_cloud_spec_lab.demo import report
 from edge_cloud_spec_lab.demo.report import figures, row
 from edge_cloud_spec_lab.demo.run_result import RunResult
@@ -115,7 +114,7 @@ def test_the_pages_words_are_apart_by_a_blank_and_marks_are_not(parts: list[dict
     numbers = figures(run, RunLog(), RunResult(True, "done", 1.0), 0.1)
     shown = {**row(Decision(1, "r", 0.0)), "words": parts}
     template = Path(report.__file__).with_name("report.html.jinja")
-    text = page(template, title="t", size=size, **{**numbers, "rows": [shown]})
+    text = report.page(template, title="t", size=size, **{**numbers, "rows": [shown]})
     cell = re.findall(r"<td>(.*?)</td>", text, re.DOTALL)[0]
     plain = re.sub("<[^>]*>", "", cell)
     assert not BLANK_BEFORE_MARK.search(plain) and "  " not in plain

@@ -18,7 +18,7 @@ from std_msgs.msg import Bool
 
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
-from edge_cloud_spec.nav.motion import PERIOD
+from edge_cloud_spec.nav.motion import COMMAND_PERIOD_S
 from edge_cloud_spec.nodes.runtime.qos import DECODE, RELIABLE
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Opened, Verdict
@@ -300,7 +300,7 @@ def _damaged(message: Any) -> Any:
 
 
 def _jumping(random: Random, message: Any) -> Any:
-    if random.random() < PERIOD:
+    if random.random() < COMMAND_PERIOD_S:
         message.pose.pose.position.x += ODOMETRY_JUMP_M
     return message
 

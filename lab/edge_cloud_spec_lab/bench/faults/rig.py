@@ -24,7 +24,7 @@ from std_msgs.msg import Bool
 from edge_cloud_spec.bringup.graph import GraphSettings, Value
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.nav.status import FAILED, FOLLOWING, UNKNOWN
+from edge_cloud_spec.nav.status import FOLLOWING, GOAL_FAILED, UNKNOWN
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, SENSOR_DATA
 from edge_cloud_spec.nodes.topics import TOPICS
 
@@ -232,7 +232,7 @@ class Rig(LiveRig):
             time.sleep(0.05)
             now = time.monotonic()
             state = self.watch.instruction_status.state
-            if state not in (FOLLOWING, FAILED) and now > self._instructed + INSTRUCTED:
+            if state not in (FOLLOWING, GOAL_FAILED) and now > self._instructed + INSTRUCTED:
                 self.instruct_next()
             if now > looked + 1.0:
                 looked = now
@@ -250,7 +250,7 @@ class Rig(LiveRig):
     def drive(self) -> None:
         """Wait until the robot moves on a new action, which replaced another one if possible."""
         since = time.time()
-        if self.watch.instruction_status.state in (FAILED, UNKNOWN):
+        if self.watch.instruction_status.state in (GOAL_FAILED, UNKNOWN):
             self.instruct_next()
         self.drive_until(
             lambda: self.moved_since(since), "the robot moves on a new decision", DRIVE_TIMEOUT

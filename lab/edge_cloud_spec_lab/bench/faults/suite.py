@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.status import ENDS, FAILED
+from edge_cloud_spec.nav.status import GOAL_FAILED, MISSION_ENDS
 
 from ..command import Options, Row, earlier_rows, write
 from ..judge import Event, Reported, judge, replaced_motions
@@ -135,9 +135,9 @@ def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> f
 
     def recovered() -> bool:
         state = rig.watch.instruction_status.state
-        if state == FAILED and not fault.instructed_again:
+        if state == GOAL_FAILED and not fault.instructed_again:
             return False
-        if state in ENDS:
+        if state in MISSION_ENDS:
             ended.append(time.time())
         return rig.moved_since(cleared) or bool(ended)
 

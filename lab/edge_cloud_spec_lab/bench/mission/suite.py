@@ -17,7 +17,7 @@ from typing import Any
 
 from edge_cloud_spec.errors import UserError, check_writable, write_json
 from edge_cloud_spec.nav.answer import GRAMMARS
-from edge_cloud_spec.nav.settings import DRIVES
+from edge_cloud_spec.nav.settings import DRIVE_CHOICES
 from edge_cloud_spec.pilot.decision_loop import EXPLAIN
 
 from ...harness.cost_profiles import CostProfile
@@ -130,7 +130,7 @@ OPTIONS: Options = {
     },
     "--rtt": {"type": _times, "help": "ms with commas, in place of the cost profile's"},
     "--explain": {"choices": EXPLAIN, "default": Variant.explain, "help": "(%(default)s)"},
-    "--drive": {"choices": DRIVES, "default": Variant.drive, "help": "(%(default)s)"},
+    "--drive": {"choices": DRIVE_CHOICES, "default": Variant.drive, "help": "(%(default)s)"},
     "--grammar": {"choices": GRAMMARS, "default": GRAMMARS[0], "help": "(%(default)s)"},
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
     "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},

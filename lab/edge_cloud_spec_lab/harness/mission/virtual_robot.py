@@ -16,8 +16,8 @@ from edge_cloud_spec.nav.events import Instruction, Words
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.mission import MissionSettings
 from edge_cloud_spec.nav.pose import wrap
-from edge_cloud_spec.nav.settings import DRIVES, STOP_AND_GO, NavigatorSettings
-from edge_cloud_spec.nav.status import ENDS, GoalStatus, NavCode, NavigatorStatus
+from edge_cloud_spec.nav.settings import DRIVE_CHOICES, STOP_AND_GO, NavigatorSettings
+from edge_cloud_spec.nav.status import MISSION_ENDS, GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.options import Bounded, bounded, chosen
 from edge_cloud_spec.pilot.decision_loop import (
     EXPLAIN,
@@ -59,7 +59,9 @@ class Variant(Bounded):
     link: LinkProfile = field(default_factory=LinkProfile)
     rule: str = chosen("greedy", RULES, "acceptance rule")
     explain: str = chosen(EXPLAIN_UNTIL_NEXT, EXPLAIN, "what is decoded after an action")
-    drive: str = chosen(NavigatorSettings().drive, DRIVES, "whether it decides while it drives")
+    drive: str = chosen(
+        NavigatorSettings().drive, DRIVE_CHOICES, "whether it decides while it drives"
+    )
     lookup: str = chosen("", ("", "on", "off"), "empty: what the preset says")
     grammar: str = chosen("none", GRAMMARS, "what an answer may be")
     look: float = bounded(1.0, 0.01, 1.0, "share of a picture's tokens that the draft model keeps")
@@ -312,7 +314,7 @@ class VirtualRobot:
                 self._base.on(replace(output, age=self.timeline.now - self._frame.taken))
             case Decided():
                 self._on_decided(output)
-            case GoalStatus(state) if state in ENDS:
+            case GoalStatus(state) if state in MISSION_ENDS:
                 self._end = output
                 self._record.ended = self._record.ended or self.timeline.now
             case GoalStatus():

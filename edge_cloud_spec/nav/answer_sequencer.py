@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..wire.messages import ABORTED, COMPLETE, TIMEOUT
-from .answer import STOP, Action
+from .answer import STOP_ACTION, Action
 from .events import Words
 
-REMEMBERED = 64  # earlier requests whose words are still recognized
+REQUESTS_REMEMBERED = 64  # earlier requests whose words are still recognized
 MAX_CHARACTERS = 20_000  # characters of one answer
 _WHY_NONE = {TIMEOUT: "no answer from the cloud", ABORTED: "the decision was called off"}
-SAME_FRAME = 0.01  # s; differences between two messages' times of one frame
-FUTURE = 0.5  # s by which a frame's stamp may be in the future
+SAME_FRAME_S = 0.01  # s; differences between two messages' times of one frame
+FRAME_FUTURE_S = 0.5  # s by which a frame's stamp may be in the future
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Answer:
     settled: bool = False
 
 
-class AnswerAssembler:
+class AnswerSequencer:
     """Takes the words of each request; drops and counts late, repeated and misplaced ones.
 
     Of a request on an older frame, or one that has been replaced, only a ``stop`` counts. Frames
@@ -56,16 +56,16 @@ class AnswerAssembler:
         self._answers: dict[str, _Answer] = {}
         self._newest, self._taken = "", float("-inf")
 
-    def hear(self, words: Words, now: float, ahead: float = 0.0) -> Settled | None:
+    def receive(self, words: Words, now: float, ahead: float = 0.0) -> Settled | None:
         """Add a message of words; returns the result of its request if that is now complete, else
         None. ``ahead``: how far the camera's clock is ahead, s."""
         answer = self._answers.get(words.request)
         if answer is None:
             answer = self._answers[words.request] = _Answer(words, now - words.age)
-            if len(self._answers) > REMEMBERED + 1:
+            if len(self._answers) > REQUESTS_REMEMBERED + 1:
                 del self._answers[next(name for name in self._answers if name != self._newest)]
-            taken, latest = answer.frame_time, now + max(0.0, ahead) + FUTURE
-            if taken >= self._taken - SAME_FRAME or self._taken > latest:
+            taken, latest = answer.frame_time, now + max(0.0, ahead) + FRAME_FUTURE_S
+            if taken >= self._taken - SAME_FRAME_S or self._taken > latest:
                 self._newest = words.request
                 self._taken = taken if taken <= latest else self._taken
         is_newest = words.request == self._newest
@@ -76,7 +76,7 @@ class AnswerAssembler:
             missing = ends and words.position > answer.next
             return _settle(answer, None, "words of it are missing") if missing else None
         settled = self._go_on(answer, words)
-        if is_newest or (settled is not None and settled.action == STOP):
+        if is_newest or (settled is not None and settled.action == STOP_ACTION):
             return settled
         self.counts["stale"] += 1
         return None
