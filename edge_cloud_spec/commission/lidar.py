@@ -140,6 +140,7 @@ def _apart(pairs: Sequence[Pair], degrees: float, hangs: bool, scale: float = 1.
     sums = [0.0]
     for before, after, way, turned in pairs:
         moved = after[::POINT_STRIDE] * mirror @ _turn(turned) + scale * (way @ yaw)
-        apart = moved[:, None] - before * mirror
-        sums.append(np.minimum(np.hypot(*apart.T).min(0), SEEN_TWICE_M).mean())
+        there = before * mirror
+        squares = (moved**2).sum(1)[:, None] + (there**2).sum(1) - 2.0 * moved @ there.T
+        sums.append(np.minimum(np.sqrt(squares.min(1).clip(0.0)), SEEN_TWICE_M).mean())
     return float(np.mean(sums))

@@ -180,12 +180,11 @@ class Track:
 
     def at(self, time: int) -> Pose | None:
         """The pose at ``time`` (ns), interpolated; None if unknown."""
-        if not self._poses:
+        near = [entry for entry in self._poses if abs(entry[0] - time) <= SAME_TIME_NS]
+        if not near:
             return None
-        at, nearest = min(self._poses, key=lambda entry: abs(entry[0] - time))
-        if abs(at - time) > SAME_TIME_NS:
-            return None
-        others = [e for e in self._poses if (e[0] > time) != (at > time) and e[0] != at]
+        at, nearest = min(near, key=lambda entry: abs(entry[0] - time))
+        others = [e for e in near if (e[0] > time) != (at > time) and e[0] != at]
         if not others:
             return nearest
         other, pose = min(others, key=lambda entry: abs(entry[0] - time))

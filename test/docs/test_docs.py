@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import fnmatch
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -64,6 +65,16 @@ def folders() -> frozenset[str]:
     inside = [path for place in (ROOT, *CODE) for path in place.iterdir()]
     names = frozenset(path.name for path in inside if path.is_dir() and path.name[0] != ".")
     return names - left
+
+
+@cache
+def by_name() -> dict[str, list[Path]]:
+    """What is in the folders of the root and in those within, by its own name."""
+    found = defaultdict[str, list[Path]](list)
+    for folder in folders():
+        for path in (ROOT / folder).rglob("*"):
+            found[path.name].append(path)
+    return found
 
 
 @cache
@@ -146,8 +157,7 @@ def files_of(path: Path, name: str) -> list[Path]:
     found = [file for place in places for file in place.glob(pattern.rstrip("/"))]
     found += [file for place in places for file in place.glob(pattern + ".py") if "/" in name]
     if "/" not in name:
-        top = [ROOT / folder for folder in folders() if (ROOT / folder).is_dir()]
-        found += [file for folder in top for file in folder.rglob(pattern)]
+        found += [file for name in fnmatch.filter(by_name(), pattern) for file in by_name()[name]]
     return [file for file in found if ".venv" not in file.parts]
 
 

@@ -54,16 +54,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def example(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True)
+def example(name: str, *arguments: str) -> int | str | None:
+    """The exit status of a program, which runs in this process: torch is imported here."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return end.value.code
 
 
 @pytest.mark.skipif(not (EMBEDDED / "target").is_dir(), reason="no embedded pair in this checkout")
-def test_a_picture_is_decoded(picture: Path) -> None:
-    done = example("decode_picture.py", str(picture), INSTRUCTION)
-    assert done.returncode == 0, done.stderr
-    answer, cost = done.stdout.strip().splitlines()
+def test_a_picture_is_decoded(picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("decode_picture.py", str(picture), INSTRUCTION) == 0
+    answer, cost = capsys.readouterr().out.strip().splitlines()
     assert re.fullmatch(r"action: \w.*", answer)
     tokens, rounds = map(int, re.findall(r"(\d+) (?:tokens|rounds)", cost))
     assert 0 < rounds <= tokens
@@ -82,9 +84,11 @@ def test_the_readmes_lines_decode_a_picture_and_drive_a_robot(
     assert re.fullmatch(said, capsys.readouterr().out)
 
 
-def test_a_robot_of_ones_own_finds_its_thing(cloud: Cloud) -> None:
-    done = example("own_robot.py", "--seed", "27", "--cloud", cloud.address)
-    assert (done.returncode, done.stdout) == (0, "done drive to the silver can\n"), done.stderr
+def test_a_robot_of_ones_own_finds_its_thing(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example("own_robot.py", "--seed", "27", "--cloud", cloud.address) == 0
+    assert capsys.readouterr().out == "done drive to the silver can\n"
 
 
 def test_the_examples_preset_decodes_to_the_words_of_another_preset(

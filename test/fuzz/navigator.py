@@ -707,14 +707,16 @@ class Checker:
 EPISODE = 2000  # events, then another navigator
 
 
-def run(events: int, seed: int) -> Counter[str]:
-    """So many events to navigators; what came of them. Raises Broken."""
+def run(events: int, seed: int, first: int = 0) -> Counter[str]:
+    """So many events to navigators, from the episode of this number on; what came of them. Raises
+    Broken."""
     counts: Counter[str] = Counter()
     for number in range(-(-events // EPISODE)):
+        name = f"{seed} {first + number}"
         try:
-            counts += episode(f"{seed} {number}", min(EPISODE, events - number * EPISODE))
+            counts += episode(name, min(EPISODE, events - number * EPISODE))
         except Broken as broken:
-            raise Broken(f"seed {seed}, episode {number}: {broken}") from None
+            raise Broken(f"seed and episode {name}: {broken}") from None
     return counts
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.served_answers import worker_of
 from helpers.suites import rows
 
 pytest.importorskip("mujoco")
 from edge_cloud_spec.decoding.cost_model import Costs
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec_lab.bench import models
 from edge_cloud_spec_lab.bench.formulas import promised
 from edge_cloud_spec_lab.bench.models import (
     CHAIN_TOKENS,
@@ -80,12 +83,14 @@ def test_auto_is_promised_no_less_than_the_cloud_by_itself_and_what_its_best_pla
 
 
 def test_a_pair_on_a_bag_has_a_row_for_each_picture_limit_and_a_checked_promise(
-    pair: tuple[Path, Path], tmp_path: Path
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The verifier is in this process."""
     pytest.importorskip("rclpy")
     pytest.importorskip("rosbags")
     from helpers.bags import make_bag
 
+    monkeypatch.setattr(models, "VerifierProcess", lambda options: Cloud(worker_of(*options)))
     bag = make_bag(tmp_path / "bag", seconds=1.5, raw="rgb8")
     options = ["--target", str(pair[0]), "--drafter", str(pair[1]), "--bag", str(bag)]
     options += ["--say", "find the red chair", "--frames", "2", "--max-tokens", "12", "--rtt", "5"]

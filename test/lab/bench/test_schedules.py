@@ -1,4 +1,4 @@
-"""A thousand short decodes over a link that does what it likes; and whether they would notice."""
+"""Hundreds of short decodes over a link that does what it likes; and whether they would notice."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = dict.fromkeys(COUNTS, 0)
-    for _, counts, failures in random_faults(VERIFIED, 0, range(1000)):
+    for _, counts, failures in random_faults(VERIFIED, 0, range(400)):
         assert failures == []
         seen = {name: seen[name] + counts[name] for name in COUNTS}
-    assert seen["schedules"] == 1000
+    assert seen["schedules"] == 400
     assert seen["wrong"] == seen["hung"] == seen["failed"] == 0
-    assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 40  # the rare is there
+    assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 15  # the rare is there
     failed = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert failed == [], "the verifier's own errors, which a robot's retry would hide"
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
+from helpers.lookups import Watched, assert_nothing
 from helpers.processes import processes_with
 
 from edge_cloud_spec.cli import main
@@ -73,11 +74,13 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_path: Path) -> None:
-    """A room whose thing is near, under a preset whose rounds are all drafts."""
-    folder, out = tmp_path / "run", tmp_path / "replay.json"
+    """A room whose thing is near, under a preset whose rounds are all drafts; no node of it asks
+    anybody (docs/privacy.md)."""
+    folder, out, watched = tmp_path / "run", tmp_path / "replay.json", Watched(tmp_path)
     drive = [*COMMAND, "demo", "--seed", "125", "--preset", "dsd", "--out", str(folder)]
-    done = subprocess.run(drive, capture_output=True, text=True, check=False)
+    done = watched.run(drive)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert_nothing(watched)
     assert "done: the robot stopped" in done.stdout
     assert re.search(r"words .*\{\+.+\+\}", done.stdout), "the cloud corrected something"
     figures = json.loads((folder / "figures.json").read_text())
