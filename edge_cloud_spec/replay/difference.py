@@ -13,7 +13,7 @@ from ..observe.decision import Decision
 from ..observe.run_log import RunLog
 from ..request import Picture, messages_digest, with_pictures
 from ..wire.messages import CUT
-from .recording import ReplayTask, opening_of, spec_of
+from .recording import ReplayTask, longest_answer, opening_of, spec_of
 
 
 def parting(recorded: Decision, replayed: Decision) -> tuple[int, str] | None:
@@ -62,7 +62,7 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
             "top_k": policy.top_k,
             "top_p": policy.top_p,
             "grammar": policy.grammar,
-            "max_tokens": opening.max_tokens,
+            "max_tokens": longest_answer(opening, spec),
         }
         if policy.temperature:
             found["seed"] = policy.seed

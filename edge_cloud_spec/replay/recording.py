@@ -212,7 +212,7 @@ class _Reading:
             decision.stamp,
             decision.instruction,
             jpeg,
-            parameters_of(decision, opening),
+            parameters_of(decision, opening, spec_of(self.run_log)),
             decision,
             opening.request.continues and not decision.remembered,
         )
@@ -269,8 +269,15 @@ def spec_of(run_log: RunLog) -> PromptSpec | None:
     return None
 
 
-def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
-    """The drafter's parameters with which this decision was made."""
+def longest_answer(opening: Open, spec: PromptSpec | None) -> int:
+    """The most ids that robot and verifier allowed in an answer; 0: unknown."""
+    return min(opening.max_tokens, spec.max_tokens) if spec else opening.max_tokens
+
+
+def parameters_of(
+    decision: Decision, opening: Open, spec: PromptSpec | None = None
+) -> dict[str, Value]:
+    """The drafter's parameters with which this decision was made, with the verifier's ``spec``."""
     seed, number = seed_and_number(decision.seed)
     parameters: dict[str, Value] = {"seed": seed, "first_decision": number}
     if decision.preset:
@@ -285,8 +292,8 @@ def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
         parameters["grammar"] = policy.grammar
     if policy.temperature:
         parameters["temperature"] = policy.temperature
-    if opening.max_tokens:
-        parameters["max_tokens"] = opening.max_tokens // ids_per_token(opening.tokenizer_digest)
+    if longest := longest_answer(opening, spec):
+        parameters["max_tokens"] = max(1, longest // ids_per_token(opening.tokenizer_digest))
     return parameters
 
 

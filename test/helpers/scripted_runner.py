@@ -21,6 +21,7 @@ class ScriptedRunner:
         self.verified = True
         self.by_itself = "end"  # how it ends where nobody ends it
         self.failure, self.presets, self.requests = "", list[str](), list[Any]()
+        self.shortened = ""
         self.begun, self.said, self.ends = 0, threading.Semaphore(0), list[str]()
         self.go_on = threading.Event()
 
@@ -40,4 +41,5 @@ class ScriptedRunner:
                 continue
         reason = self.by_itself if reason == "end" else reason
         self.ends.append(reason)
-        return Outcome(reason, "", self.tokens, 1.0, DecodeStats(failure=self.failure))
+        stats = DecodeStats(failure=self.failure)
+        return Outcome(reason, "", self.tokens, 1.0, stats, shortened=self.shortened)

@@ -144,12 +144,13 @@ def test_words_have_the_time_of_their_frame_less_its_lag_and_the_cameras_offset(
     assert words.age == math.inf, "who receives them says it; else they move nothing"
 
 
-def test_a_drafter_that_failed_in_a_decision_is_reported_and_its_answer_counts() -> None:
+def test_what_was_not_quite_as_asked_for_is_reported_and_its_answer_counts() -> None:
     flight = Flight()
+    flight.runner.shortened = "the verifier gives 128 tokens at most"
     flight.runner.failure = "the draft model ran out of memory"
     assert str(flight.decided().ended.action) == "search"
     problem = "the cloud went on alone: the draft model ran out of memory"
-    assert [report.problem for report in flight.of(Report)] == [problem]
+    assert [each.problem for each in flight.of(Report)] == [problem, flight.runner.shortened]
 
 
 @pytest.mark.parametrize(("reason", "rest"), [("end", "\ufffd"), ("length", "")])

@@ -12,6 +12,7 @@ import pytest
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.edge.verifier_memory import VerifierMemory
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.byte_drafter import BYTES_DIGEST
 from edge_cloud_spec.nav.answer import CLAUSES, ORDERS
 from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.observe.decision import Decision
@@ -22,6 +23,7 @@ from edge_cloud_spec.request import messages_digest
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.frames import Head, client_bytes
 from edge_cloud_spec.wire.messages import Open
+from edge_cloud_spec_lab.harness.toy import spec_of
 
 ASKED = CLAUSES.request("find it", b"a picture")
 GREEDY = Open(1, ASKED, SamplingPolicy(), "greedy", draft_identity="d")
@@ -119,3 +121,16 @@ def test_what_a_request_names_is_known_from_those_before_it() -> None:
 def test_the_models_of_the_run_and_the_preset_are_named() -> None:
     found = reasons(run(DRAWN, target="a"), run(DRAWN, "fsd", target="b"))
     assert found == "the target is b, and was a; the preset is fsd, and was dsd"
+
+
+@pytest.mark.parametrize(("asked", "gave", "played"), [(64, 128, 64), (1024, 128, 128)])
+def test_an_answer_that_the_verifier_cut_is_played_to_its_length(
+    asked: int, gave: int, played: int
+) -> None:
+    """By a verifier that would give more."""
+    opening, spec = replace(GREEDY, max_tokens=asked), spec_of(gave)
+    _, decision = run(opening)
+    assert parameters_of(decision, opening, spec)["max_tokens"] == played
+    in_bytes = replace(opening, tokenizer_digest=BYTES_DIGEST, max_tokens=4 * asked)
+    spec = replace(spec, max_tokens=4 * gave)
+    assert parameters_of(decision, in_bytes, spec)["max_tokens"] == played
