@@ -17,8 +17,8 @@ from ..wire.frames import ServerFrame
 from ..wire.messages import COMPLETE, CUT, ClientMessage, Code, Fault, ServerMessage
 
 ANSWERED = (*COMPLETE, CUT)  # reasons of decodes with an answer
-MAX_UNREAD_BYTES = 32 * 2**20  # of the cloud's messages per decode
-LEAST_BYTES = 4096  # the least size counted per message
+MAX_UNREAD_BYTES = 32 * 2**20  # unread bytes of the cloud's messages per decode
+LEAST_MESSAGE_BYTES = 4096  # the least size counted per message
 FLOODED = Fault(
     Code.FLOODED,
     "the cloud sends more than any answer needs; check which program runs at its address",
@@ -184,7 +184,7 @@ class Inbox(SimpleQueue[Item]):
         if isinstance(item, ServerFrame):
             if self._is_full:
                 return
-            self._arrived += max(len(item), LEAST_BYTES)
+            self._arrived += max(len(item), LEAST_MESSAGE_BYTES)
             if self._arrived - self._read > MAX_UNREAD_BYTES:
                 self._is_full, item = True, encode_server(FLOODED)
         super().put(item)
@@ -199,7 +199,7 @@ class Inbox(SimpleQueue[Item]):
 
     def _count(self, item: Item) -> Item:
         if isinstance(item, ServerFrame):
-            self._read += max(len(item), LEAST_BYTES)
+            self._read += max(len(item), LEAST_MESSAGE_BYTES)
         return item
 
 

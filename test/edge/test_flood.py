@@ -22,7 +22,7 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import (
     FLOODED,
-    LEAST_BYTES,
+    LEAST_MESSAGE_BYTES,
     MAX_UNREAD_BYTES,
     Abort,
     Emit,
@@ -134,9 +134,9 @@ def test_after_a_flood_a_decode_is_as_quick_as_without() -> None:
 # A robot that is sent more than it can use: bounded memory, and a deadline that holds.
 
 
-@pytest.mark.parametrize("size", [1, LEAST_BYTES, MAX_UNREAD_BYTES // 4])
+@pytest.mark.parametrize("size", [1, LEAST_MESSAGE_BYTES, MAX_UNREAD_BYTES // 4])
 def test_a_flood_is_one_fault_and_the_robots_own_orders_come_after_it(size: int) -> None:
-    inbox, most = Inbox(), MAX_UNREAD_BYTES // max(size, LEAST_BYTES)
+    inbox, most = Inbox(), MAX_UNREAD_BYTES // max(size, LEAST_MESSAGE_BYTES)
     for _ in range(most + 10):
         inbox.put(stale(size))
     inbox.put(Abort("told to"))
