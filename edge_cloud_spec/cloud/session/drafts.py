@@ -104,7 +104,7 @@ class ServerDrafting:
         self._since = 0
         return not better
 
-    def verified(self, scored: DuePass, tokens: int, seconds: float) -> None:
+    def report(self, scored: DuePass, tokens: int, seconds: float) -> None:
         """Record a verdict: the tokens that it added, and the seconds since the last one."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
         (self._drafted if scored.source == "cloud" else looked_up).observe(tokens, seconds)
@@ -261,13 +261,13 @@ class DraftChoice:
         """How many draft tokens the answer can take, besides the verdict's token."""
         return max(0, self._answer.room - 1)
 
-    def verified(self, scored: DuePass, path: tuple[int, ...], tokens: int, seconds: float) -> None:
+    def report(self, scored: DuePass, path: tuple[int, ...], tokens: int, seconds: float) -> None:
         """Record a verdict: its path, the ``tokens`` it added, and the seconds since the last one.
 
         The first verdict is not measured, since its time includes the prompt.
         """
         measured = scored.source == "cloud" or not scored.given
         if self._server_drafting and self._answer.tokens and measured:
-            self._server_drafting.verified(scored, tokens, seconds)
+            self._server_drafting.report(scored, tokens, seconds)
         if self._lookup is not None:
             self._lookup.report(scored.draft, scored.given, path, tokens)

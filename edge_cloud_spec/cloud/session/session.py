@@ -343,7 +343,7 @@ class CloudSession:
         self._history.add(verdict)
         self.counters.count_verdict(due.draft, due.source, path, len(settled), finish)
         seconds = scored.queue_s + due.draft_s + scored.verify_s
-        self._drafts.verified(due, path, len(settled), seconds)
+        self._drafts.report(due, path, len(settled), seconds)
         self._answer.extend(settled)
         if finish:
             self._drafts.end()

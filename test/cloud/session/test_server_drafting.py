@@ -36,7 +36,7 @@ def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
     drafting = ServerDrafting()
     for _ in range(LEAST_PASSES):
         assert not drafting.choose(0)
-        drafting.verified(BARE, 1, 1.0)
+        drafting.report(BARE, 1, 1.0)
     assert drafting.choose(0)
     assert not drafting.choose(2)  # nothing that was looked up has been judged
 

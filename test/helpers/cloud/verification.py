@@ -43,7 +43,7 @@ def measured(drafted: int, looked_up: int, bare: int = 1, **more: Any) -> Server
     own = ServerDrafting(**more)
     sources = (DRAFTED, drafted), (LOOKED_UP, looked_up), (BARE, bare)
     for judged, tokens in sources * LEAST_PASSES:
-        own.verified(judged, tokens, 1.0)
+        own.report(judged, tokens, 1.0)
     return own
 
 
