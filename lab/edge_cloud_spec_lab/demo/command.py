@@ -37,7 +37,7 @@ from ..sim.room import make_room
 from .run_result import RunResult, result_of, spent_text
 
 DEMO_TIMEOUT_S = 90.0
-E_STOP_REPORT_TIMEOUT_S = 5.0  # s at most until the navigator has heard that nobody stops it
+E_STOP_REPORT_TIMEOUT_S = 5.0  # at most, until the navigator knows that nobody stops it
 DECODE_OPTIONS = "preset", "rule", "temperature", "order"
 
 
