@@ -27,6 +27,9 @@ GRAPHS = (
     "test/view/test_view_server.py",
 )
 
+# Where the longest files are: they begin next, so that none is left for the end.
+LONG = ("test/package/", "test/lab/bench/", "test/lab/training/", "test/cloud/test_")
+
 settings.register_profile(
     "repeatable",
     derandomize=True,
@@ -57,7 +60,13 @@ def unit(nodeid: str) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The graphs take longest: they begin first, so that several workers end together."""
-    items.sort(key=lambda item: unit(item.nodeid) not in ("nodes", "graphs"))
+
+    def place(item: pytest.Item) -> int:
+        if unit(item.nodeid) in ("nodes", "graphs"):
+            return 0
+        return 1 if item.nodeid.startswith(LONG) else 2
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,7 @@ from helpers.requests import ANY_FORM, shown, user
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
@@ -79,9 +80,15 @@ class Robot:
         return self.runner.run(self.request, chosen, nonce, self.client.connect, **others)
 
     def own(self, spec: PromptSpec) -> tuple[int, ...]:
-        """The target's own answer to the last request, by a model that keeps nothing."""
-        model("alone").use_memory(KvMemory())
-        return own_tokens(model("alone"), self.request, spec, self.policy)
+        """The target's own answer to the last request."""
+        return target_alone(self.request, spec, self.policy)
+
+
+@cache
+def target_alone(request: Request, spec: PromptSpec, policy: SamplingPolicy) -> tuple[int, ...]:
+    """The answer of a model that keeps nothing."""
+    model("alone").use_memory(KvMemory())
+    return own_tokens(model("alone"), request, spec, policy)
 
 
 # Grammars and dialects

@@ -208,7 +208,8 @@ class Trial:
         """A picture of a strip; ``lag`` s older than stamped, less sharp by ``blur`` a rad/s."""
         yaw = self.yaws[-1 - min(len(self.yaws) - 1, round(lag / DT))]
         at = (np.arange(COLUMNS_WIDE) - yaw * 150.0) % 2000
-        columns = np.interp(at, np.arange(4096), self.scene)
+        left = at.astype(int)
+        columns = self.scene[left] + (at - left) * (self.scene[left + 1] - self.scene[left])
         sharp = 1.0 / (1.0 + blur * abs(self.base.rates[1])) + self.noise.normal() * 0.01
         came = EPOCH + self.now
         self.pending.append(PictureFeatures(came, came, columns - columns.mean(), float(sharp)))
