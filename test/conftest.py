@@ -24,7 +24,7 @@ GRAPHS = (
     "test/observe/test_recorder.py",
     "test/lab/bench/test_stop.py",
     "test/lab/bench/test_faults.py",
-    "test/view/test_view_server.py",
+    "test/lab/view/test_view_server.py",
 )
 
 # Where the longest files are: they begin next, so that none is left for the end.

@@ -12,11 +12,12 @@ from typing import Any
 
 from rclpy.serialization import deserialize_message
 
-from ..nodes.drafting.camera import TYPES as PICTURES
-from ..nodes.runtime.node_thread import NodeThread
-from ..nodes.topics import TOPICS as GRAPH
-from ..observe.topic_bag import ALL, subscribe, subscribe_raw_camera
-from ..signals import signals_as_event
+from edge_cloud_spec.nodes.drafting.camera import TYPES as PICTURES
+from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
+from edge_cloud_spec.nodes.topics import TOPICS as GRAPH
+from edge_cloud_spec.observe.topic_bag import ALL, subscribe, subscribe_raw_camera
+from edge_cloud_spec.signals import signals_as_event
+
 from .entities import SHOWN_TOPICS, Timed
 
 TAKE_EVERY_S = 0.1  # s between two looks at what came
