@@ -64,7 +64,7 @@ def all_commands() -> tuple[Mapping[str, Command], str]:
             commands |= more
     except UserError as error:
         return commands, str(error)
-    lab = "demo, bench, memory and train are in the lab, which is not installed"
+    lab = "demo, bench, memory, train and view are in the lab, which is not installed"
     return commands, "" if "demo" in commands else f"{lab}: {how_to_install('edge_cloud_spec_lab')}"
 
 
@@ -87,7 +87,6 @@ _COMMANDS = {
         "edge.command",
     ),
     "replay": ("replay a bag's camera and instruction to the nodes", "replay.command"),
-    "view": ("show the running graph, or a bag, in a browser", "view.command"),
     "commission": (
         "measure what a base, its odometry and its camera really do",
         "commission.command",

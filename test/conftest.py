@@ -24,7 +24,7 @@ GRAPHS = (
     "test/observe/test_recorder.py",
     "test/lab/bench/test_stop.py",
     "test/lab/bench/test_faults.py",
-    "test/view/test_view_server.py",
+    "test/lab/view/test_view_server.py",
 )
 
 settings.register_profile(

@@ -52,9 +52,17 @@ def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return lambda args: int(args.train(args))
 
 
+def _view(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    from .view.command import add_view_arguments, run_view
+
+    add_view_arguments(parser)
+    return run_view
+
+
 COMMANDS: dict[str, Command] = {
     "demo": ("watch a simulated Go2 follow an instruction", _demo),
     "bench": ("measure, with figures as JSON", _bench),
     "memory": ("say how much memory a checkpoint needs", _memory),
     "train": ("train and evaluate the embedded models, and exits of any target", _train),
+    "view": ("show the running graph, or a bag, in a browser", _view),
 }

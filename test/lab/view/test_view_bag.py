@@ -21,8 +21,8 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.observe.bag import types
-from edge_cloud_spec.view.entities import GOAL_PATH, Entities, bag_messages
-from edge_cloud_spec.view.sink import Sink
+from edge_cloud_spec_lab.view.entities import GOAL_PATH, Entities, bag_messages
+from edge_cloud_spec_lab.view.sink import Sink
 
 
 class Row(NamedTuple):

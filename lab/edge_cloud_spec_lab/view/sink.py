@@ -9,7 +9,8 @@ from pathlib import Path
 import rerun as rr
 import rerun.blueprint as rrb
 
-from ..errors import UserError
+from edge_cloud_spec.errors import UserError
+
 from .entities import (
     CAMERA_PATH,
     CAPTION_PATH,

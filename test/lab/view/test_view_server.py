@@ -18,7 +18,7 @@ pytest.importorskip("rosbags")
 from helpers.cloud.grpc_cloud import free_port
 from helpers.run_bag import write_run
 
-from edge_cloud_spec.view.command import ViewerAddress
+from edge_cloud_spec_lab.view.command import ViewerAddress
 
 OTHER = "127.0.0.2"  # an address of this machine that only who listens on all of them answers
 

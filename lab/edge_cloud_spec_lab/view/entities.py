@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 import rerun as rr
 from PIL import Image
 
-from ..edge.link.state import LinkQuality
-from ..errors import UserError
-from ..nav.pose import yaw_of
-from ..nodes.drafting.camera import TYPES as CAMERAS
-from ..nodes.drafting.camera import encode_frame
-from ..observe.annotated_picture import (
+from edge_cloud_spec.edge.link.state import LinkQuality
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.pose import yaw_of
+from edge_cloud_spec.nodes.drafting.camera import TYPES as CAMERAS
+from edge_cloud_spec.nodes.drafting.camera import encode_frame
+from edge_cloud_spec.observe.annotated_picture import (
     CAPTION_GREY,
     FATE_COLOURS,
     FATE_NAMES,
     caption_of,
     draw_caption,
 )
-from ..observe.bag import PACKAGE, Bag, robot_topics
-from ..observe.decision import (
+from edge_cloud_spec.observe.bag import PACKAGE, Bag, robot_topics
+from edge_cloud_spec.observe.decision import (
     DecisionFinished,
     ProblemReported,
     RoundSettled,
@@ -33,7 +33,7 @@ from ..observe.decision import (
     joined,
     words_of_round,
 )
-from ..observe.run_log import RunLog, seconds_of
+from edge_cloud_spec.observe.run_log import RunLog, seconds_of
 
 
 class Entity(NamedTuple):

@@ -23,8 +23,8 @@ from rclpy.publisher import Publisher
 
 from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nodes.topics import TOPICS
-from edge_cloud_spec.view import live_messages
-from edge_cloud_spec.view.live_messages import Backlog
+from edge_cloud_spec_lab.view import live_messages
+from edge_cloud_spec_lab.view.live_messages import Backlog
 
 PICTURES = ("camera/image_raw/compressed", "camera/image_raw")
 COUNT, BATCH = 1000, 50  # messages; the queue of a subscription has more than a batch, and less

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ..bringup.processes import Processes
-from ..errors import UserError, check_installed
-from ..signals import signals_as_interrupt
+from edge_cloud_spec.bringup.processes import Processes
+from edge_cloud_spec.errors import UserError, check_installed
+from edge_cloud_spec.signals import signals_as_interrupt
 
 SERVER_MEMORY = "1GiB"  # that the server keeps for browsers that come late; then the oldest goes
 SERVER_STARTUP_S = 60.0  # s
