@@ -83,10 +83,10 @@ class TokenTree:
 
     def tokens_to(self, node: int) -> tuple[int, ...]:
         """The tokens of the path to this node; () for the prefix (-1)."""
-        return self._paths[node + 1]
+        return self.paths[node + 1]
 
     @cached_property
-    def _paths(self) -> list[tuple[int, ...]]:
+    def paths(self) -> list[tuple[int, ...]]:
         """The tokens of the path to the prefix (-1), and to each node."""
         paths: list[tuple[int, ...]] = [()]
         for token, parent in zip(self.tokens, self.all_parents, strict=True):

@@ -63,24 +63,20 @@ class ScoredPaths:
             if () in paths:
                 self._session.logits_after(-1, on_layer)
             return
-        places = {path: node for node, path in enumerate(missing, len(self._session.nodes))}
-        before = [path[:-1] for path in missing]
-        parents = [places[path] if path in places else self._node(path) for path in before]
+        places = {path: node for node, path in enumerate(self._session.nodes.paths, -1)}
+        places |= {path: node for node, path in enumerate(missing, len(places) - 1)}
+        parents = [places[path[:-1]] for path in missing]
         self._session.grow([path[-1] for path in missing], parents, on_layer)
 
     def row(self, path: Path) -> NDArray[np.float32]:
         """The logits [V] after a scored path."""
-        return self._session.logits_after(self._node(path))
-
-    def _node(self, path: Path) -> int:
-        node = self._session.nodes.node_of(path)
-        assert node is not None
-        return node
+        return self._session.logits_after(self._session.nodes.paths.index(path) - 1)
 
     def _missing(self, paths: Sequence[Path]) -> list[Path]:
         """The nodes along these paths that are not computed yet, each after its parent."""
+        known = {*self._session.nodes.paths}
         ends = dict.fromkeys(path[:end] for path in paths for end in range(1, len(path) + 1))
-        return [path for path in ends if self._session.nodes.node_of(path) is None]
+        return [path for path in ends if path not in known]
 
 
 MAX_LOOKED_UP = 16  # lookup nodes after one path in one pass

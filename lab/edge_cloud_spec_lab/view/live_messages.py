@@ -22,7 +22,7 @@ from .entities import SHOWN_TOPICS, Timed
 
 TAKE_EVERY_S = 0.1  # s between two looks at what came
 SILENCE_S = 5.0  # s without a message after which a line reports that none comes
-DRAIN_S = 0.5  # s after the end, in which what was sent before it comes
+LAST_TAKE_S = 0.5  # s after the end, in which what was sent before it comes
 MAX_BACKLOG_MESSAGES = 20_000  # messages, some minutes' worth; most have less than 1 kB
 
 
@@ -79,7 +79,7 @@ def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
     with signals_as_event() as ended, closing(thread):
         while not last:
             last = ended.is_set()
-            time.sleep(DRAIN_S if last else TAKE_EVERY_S)
+            time.sleep(LAST_TAKE_S if last else TAKE_EVERY_S)
             check()
             for at, topic, cdr in backlog.take():
                 yield at, topic, deserialize_message(cdr, ALL[topic][0])

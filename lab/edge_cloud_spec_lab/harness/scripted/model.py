@@ -41,7 +41,6 @@ from ..cost_profiles import CostProfile
 OnLayer = Callable[[int, Any], None]
 Logits = np.ndarray  # float32 [1 + n, V], of one session
 State = Any  # of a prefix, whatever names it to its model
-Node = tuple[int, State, int]  # a drafted token, the state after it, and the node before it or -1
 
 
 class ScriptedPrefill:
@@ -227,11 +226,12 @@ class ScriptedSession:
         self._tokens: list[int] = []
         self._computed = computed
         self._scored: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        self._nodes: list[Node] = []
+        self.nodes = TokenTree()
+        self._after: list[State] = []  # the state after each node
 
     def drop_nodes(self) -> None:
         """Forget the drafted nodes."""
-        self._nodes = []
+        self.nodes, self._after = TokenTree(), []
 
     @property
     def length(self) -> int:
@@ -242,12 +242,6 @@ class ScriptedSession:
     def tokens(self) -> tuple[int, ...]:
         """The tokens of the prefix."""
         return tuple(self._tokens)
-
-    @property
-    def nodes(self) -> TokenTree:
-        """The drafted nodes."""
-        parents = tuple(parent for _, _, parent in self._nodes)
-        return TokenTree(tuple(token for token, _, _ in self._nodes), parents)
 
     @property
     def pending_rows(self) -> int:
@@ -286,7 +280,7 @@ class ScriptedSession:
 
     def score(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> np.ndarray:
         """The result of ``forward``, without the time of a pass."""
-        self._nodes = []
+        self.drop_nodes()
         states = self._append(*_tree(tokens, parents))
         self._computed = len(self._tokens)
         return self._model.rows([self._states[-1], *states])
@@ -312,30 +306,31 @@ class ScriptedSession:
         """Logits float32 [V] after a node, or after the prefix (-1)."""
         if node < 0 and self.pending_rows > 0:
             self.forward((), None, on_layer)
-        return self._model.row(self._nodes[node][1] if node >= 0 else self._states[-1])
+        return self._model.row(self._after[node] if node >= 0 else self._states[-1])
 
     def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> list[State]:
         """Add nodes and return their states; ValueError for an invalid parent, and none is
         added."""
-        nodes = list(self._nodes)
-        for token, parent in zip(tokens, parents, strict=True):
-            if not -1 <= parent < len(nodes):
-                raise ValueError(f"the parent of node {len(nodes)} is {parent}")
-            before = self._states[-1] if parent < 0 else nodes[parent][1]
-            nodes.append((int(token), self._model.after(before, int(token)), int(parent)))
-        added = [state for _, state, _ in nodes[len(self._nodes) :]]
-        self._nodes = nodes
+        tree, after = (
+            self.nodes.extend(list(map(int, tokens)), list(map(int, parents))),
+            [*self._after],
+        )
+        for token, parent in zip(
+            tree.tokens[len(after) :], tree.all_parents[len(after) :], strict=True
+        ):
+            before = self._states[-1] if parent < 0 else after[parent]
+            after.append(self._model.after(before, token))
+        added = after[len(self.nodes) :]
+        self.nodes, self._after = tree, after
         return added
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Append a path of the nodes to the prefix; the nodes of ``keep`` stay."""
-        tokens, tree = self.nodes.commit(path, keep)
-        states = [state for _, state, _ in self._nodes]
+        tokens, kept = self.nodes.commit(path, keep)
         self._tokens += tokens
-        self._states += [states[index] for index in path]
+        self._states += [self._after[index] for index in path]
         self._computed += len(path)
-        kept = zip(tree.tokens, (states[index] for index in keep), tree.all_parents, strict=True)
-        self._nodes = list(kept)
+        self.nodes, self._after = kept, [self._after[index] for index in keep]
 
     def evict(self) -> bool:
         """False: there is no cache to free."""
@@ -343,7 +338,7 @@ class ScriptedSession:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens to the prefix."""
-        self._nodes = []
+        self.drop_nodes()
         for token in tokens:
             self._tokens.append(int(token))
             self._states.append(self._model.after(self._states[-1], int(token)))
@@ -352,7 +347,7 @@ class ScriptedSession:
         """Shorten the prefix to ``length`` tokens."""
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
-        self._nodes = []
+        self.drop_nodes()
         del self._tokens[length:]
         del self._states[length + 1 :]
         self._computed = min(self._computed, length)
