@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,7 +78,7 @@ def graph() -> Iterator[Graph]:
 def test_silent_and_foreign_nodes_are_named_and_it_ends_when_they_do(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_cloud_spec.nodes.monitor.LIE_S", 1.0)
+    monkeypatch.setattr("edge_cloud_spec.nodes.monitor.DOUBLED_S", 1.0)
     navigator, drafter = graph.beating("navigator"), graph.beating("drafter")
     own = navigator.create_publisher(Twist, "cmd_vel", 10)
     graph.monitor()
@@ -130,10 +129,9 @@ def test_two_nodes_that_command_one_base_otherwise_are_named(graph: Graph) -> No
 
 
 def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
-    launch: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    launch: Callable[..., subprocess.Popen[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     launch(["-m", "edge_cloud_spec.nodes.navigator"], "-r", "__ns:=/robot1")
-    file = tmp_path / "doctor.json"
     with Peer("mallory") as neighbour, elsewhere_only():
         neighbour.until(lambda: neighbour.count_publishers("/robot1/nav_status"))
         neighbour.create_publisher(Verdict, "/robot1/verdict", 10)
@@ -142,9 +140,9 @@ def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
             VerifiedTokens, "/robot1/verified_tokens", qos_profile_sensor_data
         )
         neighbour.create_publisher(CompressedImage, "/robot1/camera/compressed", 10)
-        assert main(["doctor", "--live", "--seconds", "4", "--json", str(file)]) == 1
-    rows = json.loads(file.read_text())["rows"]
-    found = {row["check"]: (row["state"], row["found"]) for row in rows}
+        assert main(["doctor", "--live", "--seconds", "4"]) == 1
+    lines = re.findall(r"^(ok|warn|fail) +(.+?): (.*)$", capsys.readouterr().out, re.MULTILINE)
+    found = {check: (state, text) for state, check, text in lines}
     state, text = found["nodes of /robot1"]
     assert state == "fail" and "/robot1/cloud_bridge, /robot1/stop_guard is not running" in text
     assert found["heartbeat of /robot1/navigator"][0] == "ok"
