@@ -22,9 +22,9 @@ from .answer import Action
 from .pose import STILL, Pose, Velocity, apart, wrap
 
 COMMAND_PERIOD_S = 0.05  # s between commands, and the validity of one
-# Of the step's size, plus BUDGET_EXTRA: allows for slip, below the promised 1.5 and 5 cm, 5
-# degrees.
-BUDGET_SHARE = 1.4
+# Times the step's size, plus BUDGET_EXTRA: allows for slip, below the promised 1.5 times and 5 cm
+# or 5 degrees.
+BUDGET_RATIO = 1.4
 BUDGET_EXTRA = (0.04, math.radians(4))  # m, rad
 MOVE_ASIDE_M = 0.1  # m sideways, for holding the line of a move
 TURN_PATH_M = 0.25  # m that a driving base may make from the frame of a turn
@@ -49,11 +49,8 @@ HALF_PERIOD_S = COMMAND_PERIOD_S / 2  # a command is computed for the middle of 
 STEP_GRACE_S = 1.0  # s beyond 1.5 times the planned time, after which the motion is given up
 JUMP_RATIO = 1.5  # times what was commanded, plus JUMP_EXTRA: beyond it odometry has jumped
 JUMP_EXTRA = (0.25, math.radians(25))  # m, rad
-REACH_SHARE = (
-    1.2  # times a step's size, plus BUDGET_EXTRA: a distance that its budget certainly covers
-)
-
-
+# Times a step's size, plus BUDGET_EXTRA: a distance that its budget certainly covers.
+REACH_RATIO = 1.2
 REACTION_S = 0.2  # s from a fault to a zero command: a period, the guard's silence, a message
 
 
@@ -239,7 +236,7 @@ class Motion:
         The way is longer if the base has moved against it. A base that moves against it now must
         stand first.
         """
-        far = self._way > REACH_SHARE * abs(self._size) + BUDGET_EXTRA[self._turns]
+        far = self._way > REACH_RATIO * abs(self._size) + BUDGET_EXTRA[self._turns]
         if far or self._along_it < -self.AT_REST[self._turns]:
             return False
         path = _braking(self._driven.speed, self._limits.acceleration)
@@ -489,9 +486,9 @@ class Budget:
         self._turns = angle != 0.0
         if self._turns:
             rolled = TURN_PATH_M if any(used) else 0.0
-            most = (rolled, rolled, BUDGET_SHARE * abs(angle) + BUDGET_EXTRA[1])
+            most = (rolled, rolled, BUDGET_RATIO * abs(angle) + BUDGET_EXTRA[1])
         else:
-            most = (BUDGET_SHARE * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
+            most = (BUDGET_RATIO * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
         self._overdrawn = any(b > a for a, b in zip(most, used, strict=True))
         path, aside, turn = (max(0.0, a - b) for a, b in zip(most, used, strict=True))
         self._most = self._left = path, aside, turn

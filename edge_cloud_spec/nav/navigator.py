@@ -67,13 +67,11 @@ TICK_GAP_S = 0.5  # s without a tick after which a motion does not continue
 DRIVE_PROGRESS_S = 2.0  # s in which a driving base must make some way
 DRIVE_PROGRESS_SHARE = 0.25  # the share of what was commanded that it must make
 OBSTACLE_WAIT_S = 1.0  # s for which a motion waits for an obstacle to go
-FRAME_DRIVEN_S = 1.0  # s of driving since a frame, after which no action begins on it
-QUICK_DECISION_S = (
-    0.45  # s; if decisions take longer, they begin only shortly before a motion's end:
-)
-LOOK_BEFORE_END_S = (0.15, 0.1)  # so many s before the end of a move, of a turn
-DECISIONS_REMEMBERED = 8  # decisions; if QUICK_SHARE of them were quick, the next is taken to be
-QUICK_SHARE = 0.75
+FRAME_DRIVEN_S = 1.0  # of driving since a frame, after which no action begins on it
+QUICK_DECISION_S = 0.45  # if decisions take longer, they begin only shortly before a motion's end
+LOOK_BEFORE_END_S = (0.15, 0.1)  # of a move, of a turn
+DECISIONS_REMEMBERED = 8
+QUICK_SHARE = 0.75  # of these; where so many were quick, the next is taken to be
 REST_SPEEDS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
 REST_WAIT_S = 0.5  # s that a decision made standing waits for rest, at most
 DRIFT_BOUNDS = (0.1, math.radians(6))  # more than so many m or rad

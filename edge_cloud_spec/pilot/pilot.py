@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
+from ..edge.decode_options import DecodeSettings
 from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
-from ..edge.runner import DecodeRunner, DecodeSettings, Outcome, decode_text
+from ..edge.runner import DecodeRunner, Outcome, decode_text
 from ..errors import TRACEBACKS, UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..nav.answer import CLAUSES, ORDERS, Action, Dialect

@@ -31,7 +31,7 @@ STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
 SILENCE = GuardSettings().silence
 IMPATIENT = [
     "-c",
-    "from edge_cloud_spec.nodes import navigator as n; n.FOUND_S = 1.0; n.main()",
+    "from edge_cloud_spec.nodes import navigator as n; n.DISCOVERY_S = 1.0; n.main()",
 ]
 REFUSED = """
 import os
