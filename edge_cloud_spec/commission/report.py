@@ -13,8 +13,9 @@ import numpy as np
 import yaml
 
 from ..errors import UserError
+from ..nav.budget import BUDGET_RATIO
 from ..nav.clock_offset import ANOTHER_TIME, clock_sentence
-from ..nav.motion import BUDGET_RATIO, REACTION_S, Axis, Limits
+from ..nav.limits import REACTION_S, Axis, Limits
 from ..nav.odometer import ODOMETRY_RATE_HZ
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
 from .camera import Lags, blur_of, lags_of

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
 from .answer import Action
 from .answer_sequencer import FRAME_FUTURE_S, AnswerSequencer, Settled
+from .budget import BUDGET_REST, COMMAND_PERIOD_S, MOVE_TURN_RAD, NOTHING_USED, CommandedMotion, Use
 from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
 from .events import (
     Announce,
@@ -28,20 +29,7 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import (
-    BUDGET_REST,
-    COMMAND_PERIOD_S,
-    JUMP_EXTRA,
-    MOVE_TURN_RAD,
-    NOTHING_USED,
-    STEP_BLOCKED,
-    CommandedMotion,
-    Goal,
-    Motion,
-    Use,
-    goal_of,
-    shortened,
-)
+from .motion import JUMP_EXTRA, STEP_BLOCKED, Motion
 from .obstacles import Obstacles
 from .odometer import FRAME_AWAY_RAD, MOVED_AWAY, Odometer
 from .plausibility import STOP_SETTLES_S, Plausibility
@@ -61,6 +49,7 @@ from .status import (
     StopLatch,
     is_request,
 )
+from .steps import Goal, goal_of, shortened
 
 WATCHDOG_MARGIN_S = 0.1  # s after a command's end before which no watchdog stops the base
 TICK_GAP_S = 0.5  # s without a tick after which a motion does not continue

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .budget import CommandedMotion
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .footprint import SOURCES, Points
-from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, CommandedMotion
+from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, apart
 from .settings import NavigatorSettings

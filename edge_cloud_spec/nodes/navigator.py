@@ -27,6 +27,7 @@ from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, Verifi
 
 from ..health import Health, Level, worst_of
 from ..instruction import is_stop
+from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.events import (
     Announce,
     EStop,
@@ -39,12 +40,12 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.motion import COMMAND_PERIOD_S, Goal
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
 from ..nav.pose import Velocity, pose_of
 from ..nav.settings import NavigatorSettings
 from ..nav.status import IMPLAUSIBLE_HOLD, START_HOLD, GoalStatus, NavCode, NavigatorStatus
+from ..nav.steps import Goal
 from ..nav.watchdog import STOP_REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Reports

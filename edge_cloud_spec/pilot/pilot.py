@@ -24,10 +24,10 @@ from ..edge.runner import DecodeRunner, Outcome, decode_text
 from ..errors import TRACEBACKS, UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..nav.answer import CLAUSES, ORDERS, Action, Dialect
+from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.clock_offset import SourceClock
 from ..nav.events import Instruction, Odometry, Report, Tick, Words
 from ..nav.history import Turn
-from ..nav.motion import COMMAND_PERIOD_S
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import INACTIVE, MISSION_ENDS, STOPPED, GoalStatus

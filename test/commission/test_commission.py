@@ -27,7 +27,7 @@ from edge_cloud_spec.commission.report import (
 from edge_cloud_spec.commission.trials import CIRCLE, TrialSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.events import EStop, Hold
-from edge_cloud_spec.nav.motion import REACTION_S, Axis
+from edge_cloud_spec.nav.limits import REACTION_S, Axis
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 

@@ -11,26 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
-from edge_cloud_spec.nav.motion import (
+from edge_cloud_spec.nav.budget import (
     BUDGET_EXTRA,
     BUDGET_RATIO,
     BUDGET_REST,
     COMMAND_PERIOD_S,
     MOVE_ASIDE_M,
     MOVE_TURN_RAD,
-    REACH_RATIO,
-    STEP_GRACE_S,
-    Axis,
     Budget,
-    Goal,
-    Limits,
-    Motion,
-    Profile,
-    Steps,
 )
+from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
+from edge_cloud_spec.nav.limits import Axis, Limits
+from edge_cloud_spec.nav.motion import REACH_RATIO, STEP_GRACE_S, Motion, Profile
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
+from edge_cloud_spec.nav.steps import Goal, Steps
 
 KINDS: list[Any] = [Limits, Axis, Steps, ObstacleSettings, Mount, Unverified, NavigatorSettings]
 RANGES = [  # the numbers stand in docs/parameters.md
