@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from helpers.cloud.served_answers import (
     POLICY,
     TARGET,
     answers,
+    embedded_drafter,
     opening_of,
     refused,
     worker_of,
@@ -31,7 +34,6 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Picture, Request, with_pictures
 from edge_cloud_spec_lab.bench import equality
@@ -50,14 +52,20 @@ def on_vllm(peer: VllmPeer, *options: str) -> Any:
     return worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(TARGET), *options)
 
 
-@pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
-def test_every_preset_says_what_it_says_with_our_own_engine(peer: VllmPeer, rule: str) -> None:
-    names = ["dsd", "auto", "picospec", "specedge", "cloud_ar", "fsd", "dssd", "tslt"]
-    if rule != "rejection":
-        names = [n for n in names if n not in ("dssd", "tslt")]
-    there = on_vllm(peer)
+EXACT = ["dsd", "auto", "picospec", "specedge", "cloud_ar", "fsd"]
+PRESETS = {"greedy": EXACT, "coupled": EXACT, "rejection": [*EXACT, "dssd", "tslt"]}  # by rule
+
+
+@pytest.fixture(scope="module")
+def said_by(peer: VllmPeer) -> Callable[[str], list[Any]]:
+    """What each preset says of the target on the server, by the rule."""
+    return cache(lambda rule: answers(on_vllm(peer), PRESETS[rule], rule, 1))
+
+
+@pytest.mark.parametrize("rule", PRESETS)
+def test_every_preset_says_what_it_says_with_our_own_engine(said_by: Any, rule: str) -> None:
     here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
-    assert answers(there, names, rule, 1) == answers(here, names, rule, 1)
+    assert said_by(rule) == answers(here, PRESETS[rule], rule, 1)
 
 
 def test_benches_take_a_server_beside_our_own_engine(
@@ -78,23 +86,21 @@ def test_benches_take_a_server_beside_our_own_engine(
 
 
 def test_requests_of_any_form_have_our_own_engines_answers(peer: VllmPeer) -> None:
-    drafter, policies, said = load_drafter(DraftModelSettings()), {"greedy": GREEDY}, []
-    policies["coupled"] = POLICY
+    """Each is asked by one of two rules."""
+    rules, said = [("greedy", GREEDY), ("coupled", POLICY)], []
     # Of a size that the target's own stays, as a server resizes what it is sent.
     forms = [
         with_pictures(each, lambda picture: Picture.of(jpeg(len(picture.data), 224, 224)))
         for each in ANY_FORM.values()
     ]
-    here = worker_of(
-        "--target", str(TARGET), "--device", "cpu", "--dtype", "float32", "--dialect", "any"
-    )
-    for worker in (here, on_vllm(peer, "--dialect", "any")):
+    short = ("--dialect", "any", "--max-tokens", "24")
+    here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32", *short)
+    for worker in (here, on_vllm(peer, *short)):
         spec = worker._models.spec
-        with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, spec) as robot:
+        with Cloud(worker) as cloud, GrpcRobot(cloud.address, embedded_drafter(), spec) as robot:
             done = [
                 robot.decode(Request(messages), DecodeSettings(load_preset("dsd"), *how))
-                for messages in forms
-                for how in policies.items()
+                for messages, how in zip(forms, itertools.cycle(rules), strict=False)
             ]
         assert all(outcome.completed for outcome in done)
         said.append([outcome.tokens for outcome in done])
@@ -110,9 +116,9 @@ def penalized(directory: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
+@pytest.mark.parametrize("rule", PRESETS)
 def test_what_the_checkpoint_does_to_logits_is_asked_of_the_server(
-    peer: VllmPeer, tmp_path: Path, rule: str
+    peer: VllmPeer, said_by: Any, tmp_path: Path, rule: str
 ) -> None:
     names, copy = (
         ["specedge", "cloud_ar", "dssd"][: 2 if rule != "rejection" else 3],
@@ -120,7 +126,10 @@ def test_what_the_checkpoint_does_to_logits_is_asked_of_the_server(
     )
     there = worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(copy))
     here = worker_of("--target", str(copy), "--device", "cpu", "--dtype", "float32", "--no-check")
-    said, unchanged = answers(there, names, rule, 1), answers(on_vllm(peer), names, rule, 1)
+    said, unchanged = (
+        answers(there, names, rule, 1),
+        [each for each in said_by(rule) if each[0] in names],
+    )
     assert said == answers(here, names, rule, 1) != unchanged
     left_out = ("--checkpoint", str(copy), "--generation-config", "none")
     plain = worker_of("--target", f"vllm:{peer.url}", *left_out)
@@ -217,8 +226,10 @@ class Served:
 @pytest.fixture(scope="module")
 def served(peer: VllmPeer) -> Iterator[Served]:
     worker = on_vllm(peer)
-    drafter = load_drafter(DraftModelSettings())
-    with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, worker._models.spec) as robot:
+    with (
+        Cloud(worker) as cloud,
+        GrpcRobot(cloud.address, embedded_drafter(), worker._models.spec) as robot,
+    ):
         yield Served(peer, cloud, robot)
 
 

@@ -8,7 +8,7 @@ import shutil
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -57,11 +57,12 @@ from edge_cloud_spec.request import (
 )
 
 
+@cache
 def png(width: int, height: int, texts: int = 0) -> bytes:
     file, parts = io.BytesIO(), PngInfo()
     for number in range(texts):
         parts.add_text(f"k{number}", "x" * 2000, zip=True)
-    Image.new("L", (width, height), 90).save(file, "PNG", pnginfo=parts)
+    Image.new("L", (width, height), 90).save(file, "PNG", pnginfo=parts, compress_level=1)
     return file.getvalue()
 
 

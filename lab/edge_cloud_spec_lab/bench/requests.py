@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -55,6 +56,11 @@ def sample_requests(seed: int, count: int, renderer: str = "mixed") -> list[Requ
 
 def sample_questions(seed: int, count: int, renderer: str = "mixed") -> list[Question]:
     """The same as questions."""
+    return list(_questions(seed, count, renderer))
+
+
+@cache  # a picture takes a GL context and a room, and suites ask again for the same ones
+def _questions(seed: int, count: int, renderer: str) -> tuple[Question, ...]:
     rng = np.random.default_rng((seed, 0xBE))
     questions = []
     for view in sample_views(seed + 10_000_019, count, renderer):
@@ -64,7 +70,7 @@ def sample_questions(seed: int, count: int, renderer: str = "mixed") -> list[Que
         jpeg = encode_jpeg(view.image, 90)
         order = ORDERS[rng.integers(2)]
         questions.append(Question(phrase.format(names[rng.integers(len(names))]), jpeg, order))
-    return questions
+    return tuple(questions)
 
 
 def text_requests(seed: int, count: int) -> list[Request]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 from edge_cloud_spec.cloud.session.session import CloudSession
@@ -27,6 +27,8 @@ from edge_cloud_spec.wire.messages import ClientMessage, Close, Open, Verdict
 from .toy import ToyModels, own_answer, spec_of
 from .virtual import VirtualHarness
 from .virtual_time import Arrival, Impairments, VirtualLink
+
+_preset = cache(load_preset)  # read once for thousands of decodes
 
 # What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
 # flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
@@ -214,7 +216,7 @@ class Decode(VirtualHarness):
         whether the first verifier does.
         """
         conditions = conditions or Conditions()
-        self.preset = load_preset(preset) if isinstance(preset, str) else preset
+        self.preset = _preset(preset) if isinstance(preset, str) else preset
         self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, reply_timeout)
         self.spec = spec or spec_of()
         self.request = form.request

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import queue
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Any
+
+from PIL import Image
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import ours
@@ -20,7 +23,6 @@ from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.frames import ClientFrame, Head, ServerFrame
 from edge_cloud_spec.wire.messages import Open
-from edge_cloud_spec_lab.bench.requests import sample_questions
 from edge_cloud_spec_lab.harness.toy import ToyVlm, own_answer, spec_of
 
 POLICIES = {
@@ -28,7 +30,9 @@ POLICIES = {
     "coupled": SamplingPolicy(0.8, seed=5),
     "rejection": SamplingPolicy(0.8),
 }
-FRAME = sample_questions(1, 1)[0].jpeg
+_FRAME = io.BytesIO()
+Image.effect_noise((224, 224), 60).save(_FRAME, "JPEG")
+FRAME = _FRAME.getvalue()
 REQUEST = ours().request("find the silver bottle", FRAME)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
@@ -32,10 +33,14 @@ def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = 
     return Open(0, request, policy, rule)
 
 
+@cache
+def embedded_drafter() -> Any:
+    return load_drafter(DraftModelSettings())
+
+
 def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0) -> list[Any]:
     """What each of these presets makes of so many requests."""
-    drafter = load_drafter(DraftModelSettings())
-    said = []
+    drafter, said = embedded_drafter(), list[Any]()
     policy, requests = GREEDY if rule == "greedy" else POLICY, sample_requests(seed, count)
     with (
         InProcessServer(worker) as cloud,
