@@ -13,8 +13,9 @@ import numpy as np
 import yaml
 
 from ..errors import UserError
+from ..nav.budget import BUDGET_RATIO
 from ..nav.clock_offset import ANOTHER_TIME, clock_sentence
-from ..nav.motion import BUDGET_SHARE, REACTION_S, Axis, Limits
+from ..nav.limits import REACTION_S, Axis, Limits
 from ..nav.odometer import ODOMETRY_RATE_HZ
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
 from .camera import Lags, blur_of, lags_of
@@ -139,7 +140,7 @@ def _add_axis(report: CommissionReport, axis: int, name: str, unit: str, each: f
         f"{name}: {LOST_ITS_SPEED}": is_blocked,
     }
     report.refused += [sentence for sentence, holds in refusals.items() if holds]
-    if least < 1 / BUDGET_SHARE and not is_blocked:
+    if least < 1 / BUDGET_RATIO and not is_blocked:
         report.notes.append(
             f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
             f"of its goal: {SET_SCALE}"

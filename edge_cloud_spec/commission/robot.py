@@ -21,8 +21,8 @@ from std_msgs.msg import Bool
 
 from ..bringup.parameter_file import ParameterFile, full_name
 from ..errors import UserError
+from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
-from ..nav.motion import COMMAND_PERIOD_S
 from ..nav.pose import Velocity, pose_of
 from ..nav.watchdog import Watchdog
 from ..nodes.base_output import SPORT_TOPIC, make_output

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
-from ..nav.motion import COMMAND_PERIOD_S, REACTION_S
+from ..nav.limits import REACTION_S
 from ..nav.pose import STILL, Velocity, wrap
 from ..nav.sight import ends_of
 from ..nav.watchdog import STOP_REPEATS

@@ -127,9 +127,8 @@ def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:
             found = f"nothing publishes {end.topic}: motions are timed, not measured"
             yield Health(Level.WARN, found, advice, check=f"odometry of {robot or '/'}")
     for problem in base_and_guard(navigator, snapshot.endpoints):
-        if (
-            problem.check != GUARD or f"{robot}/{GUARD}" in snapshot.nodes
-        ):  # else another finding says so
+        # Of a guard that is missing another finding says so.
+        if problem.check != GUARD or f"{robot}/{GUARD}" in snapshot.nodes:
             yield replace(problem, level=Level.ERROR, check=f"{problem.check} of {robot or '/'}")
 
 

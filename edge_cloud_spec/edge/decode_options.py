@@ -29,7 +29,7 @@ class DecodeOptions(Bounded):
 
     preset: str = described("auto", "name of a preset, or the path of its YAML file")
     rule: str = chosen("greedy", RULES, "acceptance rule")
-    temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
+    temperature: float = bounded(0.8, 0.0, 10.0, "of coupled and rejection; greedy has none, or 0")
     top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
     top_p: float = bounded(1.0, 0.01, 1.0, "probability mass sampled from")
     seed: int = bounded(0, 0, 2**63 - 1, "of the sampling; a robot derives each decision's from it")
@@ -52,6 +52,8 @@ class DecodeOptions(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.rule != "greedy" and not self.temperature:
+            raise ValueError(f"rule {self.rule} goes with a temperature above 0")
         for name in ("preset", "dialect", "grammar"):
             try:
                 getattr(self, f"loaded_{name}")
@@ -62,7 +64,7 @@ class DecodeOptions(Bounded):
     def of(cls, given: Mapping[str, Any]) -> DecodeOptions:
         """The options with what a user gave, by dotted name.
 
-        Raises UserError, also for a temperature under ``greedy``, which would do nothing.
+        Raises UserError, also for a temperature above 0 under ``greedy``, which would do nothing.
         """
         try:
             options = changed(cls(), given)

@@ -22,7 +22,7 @@ VERIFY_SLOPE = 0.015
 DRAFT_SLOPE = 0.03  # the same for the draft model
 FLAT_NODES = 16  # nodes beyond the largest measured pass for which the time is assumed constant
 MAX_PASS_NODES = 256  # nodes of a pass; larger passes are assumed to cost the same
-FEW_PASSES = 32  # passes before lookup is judged
+FEW_PASSES = 32  # passes before lookup is measured
 LOOKUP_AGAIN = 16  # decodes until lookup is tried again after it did not pay
 
 
@@ -303,6 +303,6 @@ class DecodeStats:
 
     @property
     def tested(self) -> int:
-        """The number of drafted tokens judged: the accepted ones and the first rejected one per
+        """The number of drafted tokens verified: the accepted ones and the first rejected one per
         round."""
         return sum(r.accepted + (r.accepted < r.drafted) for r in self.rounds)

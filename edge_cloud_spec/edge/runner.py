@@ -40,7 +40,7 @@ from ..wire.messages import (
     WireError,
     spec_digest,
 )
-from .decode_options import DecodeSettings as DecodeSettings
+from .decode_options import DecodeSettings
 from .decoder import EdgeDecoder
 from .events import (
     ANSWERED,

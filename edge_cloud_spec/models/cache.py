@@ -123,9 +123,9 @@ class KeyValueCache:
 
 SPARE_ROWS = 128  # extra rows that a new cache has beyond prompt and answer
 PREFIX_BYTES = 256 * MB  # limit of kept prefixes if memory is unlimited
-PREFIX_ONE_IN = 4  # otherwise kept prefixes may use 1 / PREFIX_ONE_IN of the memory
-PREFIX_KEPT_S = 600.0  # s without use after which a kept prefix is dropped when others are kept
-REUSED_ONE_IN = 8  # rows of a prompt, or more, are reused; fewer are not worth a separate pass
+PREFIX_ONE_IN = 4  # otherwise kept prefixes may use one byte in so many
+PREFIX_KEPT_S = 600.0  # without use, after which a kept prefix is dropped when others are kept
+REUSED_ONE_IN = 8  # one row in so many must be known; fewer are not worth a separate pass
 
 
 @dataclass(frozen=True, eq=False)

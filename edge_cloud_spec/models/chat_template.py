@@ -18,9 +18,7 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-COMPILED_TEMPLATES = (
-    8  # compiled templates: of the checkpoint, and of the clouds that a robot moves between
-)
+COMPILED_TEMPLATES = 8  # of the checkpoint, and of the clouds that a robot moves between
 
 
 class _Generation(Extension):

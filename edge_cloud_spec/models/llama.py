@@ -50,9 +50,7 @@ PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
 REPLY_POLL_S = 0.002  # how often messages are handled during a pass
 END_S = 10.0  # until it is gone
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
-PART_ROWS = (
-    256  # rows of a prompt in one request: what is not wanted any more is computed to its end
-)
+PART_ROWS = 256  # of a prompt in one request, which is computed to its end, wanted or not
 KEPT_PICTURES = 16  # whose rows are kept
 ANSWER_ROWS = 2048  # rows for an answer and the nodes after it
 

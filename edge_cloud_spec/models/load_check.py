@@ -22,11 +22,8 @@ from .vlm import Vlm
 
 COMPARED_TOKENS = 3  # of the answer that is compared
 SHOWN_PICTURE_PX = (96, 64)  # pixels, of the picture that the model is shown
-COUNTED_PICTURES_PX = (
-    (640, 480),
-    (1280, 720),
-    (4000, 3000),
-)  # of others, of which only the patches are counted
+# Of others, of which only the patches are counted.
+COUNTED_PICTURES_PX = ((640, 480), (1280, 720), (4000, 3000))
 PIXELS_APART = 0.05  # the largest mean difference of pixel values
 REMEDY = "take all files as published, or another dtype, device or quantization"
 PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tuned from"

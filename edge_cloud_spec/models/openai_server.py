@@ -41,9 +41,7 @@ T = TypeVar("T")
 KEY_VARIABLE = "EDGE_CLOUD_SPEC_API_KEY"  # not OPENAI_API_KEY, which belongs to one provider
 CONNECT_S = 5.0
 MAX_REPLY_BYTES = 2**22
-LEAST_LINE_BYTES = (
-    256  # the least size counted per line or part, as parsing a short one takes time, too
-)
+LEAST_LINE_BYTES = 256  # counted per line or part, as parsing a short one takes time, too
 SERVER_RETRY_S = 1.0  # if the server does not say when to retry
 MAX_SERVER_RETRY_S = 3600.0
 _PICTURE = re.compile(r"data:image/[^\s\"']*")

@@ -354,9 +354,8 @@ class Session:
         try:
             cache.reserve(start + count, start)
         except MemoryFull:
-            self.spare = (
-                SPARE_ROWS + count
-            )  # after an eviction the new cache has space for these nodes
+            # After an eviction the new cache has space for these nodes.
+            self.spare = SPARE_ROWS + count
             raise
         self._before, self.nodes = self.nodes, asked
         mask = self._transformer.mask(start, count, asked, len(new))

@@ -40,10 +40,8 @@ USUAL = {
     QWEN: dict.fromkeys(("unk_token", "eos_token", "pad_token"), END_OF_TEXT),
     GPT2: dict.fromkeys(("unk_token", "bos_token", "eos_token"), END_OF_TEXT),
 }
-EXTRA_TOKENS, OLD_EXTRA_TOKENS = (
-    "extra_special_tokens",
-    "additional_special_tokens",
-)  # those without a name
+# Those without a name.
+EXTRA_TOKENS, OLD_EXTRA_TOKENS = "extra_special_tokens", "additional_special_tokens"
 
 
 class Tokenizer:
@@ -218,11 +216,8 @@ def _special_tokens(
 
     found = tokens_of(NAMED_TOKENS, str | dict)
     found = {name: by_text.get(_text(token), token) for name, token in found.items()}
-    known = (
-        *NAMED_TOKENS,
-        "add_bos_token",
-        "add_eos_token",
-    )  # which are no tokens, and nothing is added
+    # The last two are no tokens, and nothing is added for them.
+    known = (*NAMED_TOKENS, "add_bos_token", "add_eos_token")
     others = [name for name in own if name.endswith("_token") and name not in known]
     more = tokens_of(others, str)  # of the model's own, such as image_token
     extra = own[EXTRA_TOKENS] if EXTRA_TOKENS in own else own.get(OLD_EXTRA_TOKENS)

@@ -23,9 +23,7 @@ from .prompt import Prompt, PromptImage
 from .session import EncodedPicture, PassRequest, PlacedPicture, Prefill, Session, forward_together
 
 CPU_KV_BYTES = 2048 * MB
-ENCODED_PICTURES = (
-    16  # pictures whose features are kept: a conversation that is read anew needs several
-)
+ENCODED_PICTURES = 16  # whose features are kept: a conversation that is read anew needs several
 CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .answer import NOTHING_READ, Action, Reading
-from .motion import Goal
 from .pose import Pose, Velocity
 from .status import GoalStatus, NavigatorStatus
+from .steps import Goal
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..options import Bounded, bounded, described
-from .motion import REACTION_S, Limits
+from .limits import REACTION_S, Limits
 from .pose import Velocity
 
 Points = NDArray[np.float64]

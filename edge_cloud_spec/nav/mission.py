@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ..instruction import normalized
 from ..options import Bounded, bounded
 from .answer import SEARCH_ACTION, Action
-from .motion import Steps
 from .status import (
     DONE,
     FOLLOWING,
@@ -26,6 +25,7 @@ from .status import (
     NavCode,
     NavigatorStatus,
 )
+from .steps import Steps
 
 
 def frames_all_around(search: float) -> int:

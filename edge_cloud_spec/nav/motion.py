@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from ..options import Bounded, bounded
-from .answer import Action
+from .budget import (
+    BUDGET_EXTRA,
+    COMMAND_PERIOD_S,
+    NOTHING_USED,
+    Budget,
+    Use,
+)
+from .limits import Limits
 from .pose import STILL, Pose, Velocity, apart, wrap
+from .steps import Goal
 
-COMMAND_PERIOD_S = 0.05  # s between commands, and the validity of one
-# Of the step's size, plus BUDGET_EXTRA: allows for slip, below the promised 1.5 and 5 cm, 5
-# degrees.
-BUDGET_SHARE = 1.4
-BUDGET_EXTRA = (0.04, math.radians(4))  # m, rad
-MOVE_ASIDE_M = 0.1  # m sideways, for holding the line of a move
-TURN_PATH_M = 0.25  # m that a driving base may make from the frame of a turn
-MOVE_TURN_RAD = math.radians(10)  # rad of turning, for holding the heading of a move
-BUDGET_REST = (0.002, math.radians(0.2))  # m, rad; with less left, the step's budget is used up
 FEEDBACK_GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop's damping is 0.7
 APPROACH_GAIN = 12.0  # 1/s; largest speed over the remaining distance
 FULL_COMMAND_S = 0.1  # s; the shortest command with its full effect
@@ -44,113 +42,16 @@ STOPPED_SHORT = (
 IN_THE_WAY = "something is in the way at"
 BLIND = "the way there is not seen"
 STEP_BLOCKED = "did not get where it should; is the way blocked?"
-COMMANDS_REMEMBERED = 400  # changes of the command: at least 20 s at one per tick
 HALF_PERIOD_S = COMMAND_PERIOD_S / 2  # a command is computed for the middle of its period
 STEP_GRACE_S = 1.0  # s beyond 1.5 times the planned time, after which the motion is given up
 JUMP_RATIO = 1.5  # times what was commanded, plus JUMP_EXTRA: beyond it odometry has jumped
 JUMP_EXTRA = (0.25, math.radians(25))  # m, rad
-REACH_SHARE = (
-    1.2  # times a step's size, plus BUDGET_EXTRA: a distance that its budget certainly covers
-)
-
-
-REACTION_S = 0.2  # s from a fault to a zero command: a period, the guard's silence, a message
-
-
-@dataclass(frozen=True)
-class Axis(Bounded):
-    """How a base responds to commands along one axis, in m (moves) or rad (turns).
-
-    ``edge-cloud-spec commission`` measures it. Raises ValueError naming a field out of its range.
-    """
-
-    response: float = bounded(0.1, 0.0, 1.0, "time constant with which it speeds up, s")
-    braking: float = bounded(0.1, 0.0, 1.5, "time constant with which it slows down, s")
-    slowest: float = bounded(0.0, 0.0, 1.0, "slowest speed that moves it, m/s or rad/s")
-    overshoot: float = bounded(0.0, 0.0, 1.0, "covered beyond what was commanded at most, m or rad")
-    drift: float = bounded(0.0, 0.0, 0.5, "speed when it is commanded to stand, m/s or rad/s")
-
-    def stopping(self, speed: float, reaction: float = REACTION_S) -> float:
-        """The farthest it moves after a fault at this speed until it stands; m or rad."""
-        return abs(speed) * (reaction + self.braking) + self.overshoot if speed else 0.0
-
-
-@dataclass(frozen=True)
-class Limits(Bounded):
-    """The largest commands allowed, and how the base responds to commands.
-
-    Raises ValueError naming a field out of its range.
-    """
-
-    speed: float = bounded(0.6, 0.05, 1.5, "speed over ground at most, m/s")
-    lateral_speed: float = bounded(0.2, 0.0, 0.5, "sideways speed to hold a line at most, m/s")
-    turn_speed: float = bounded(1.2, 0.1, 2.5, "turning speed at most, rad/s")
-    acceleration: float = bounded(2.0, 0.1, 5.0, "speeding up and braking, m/s^2")
-    turn_acceleration: float = bounded(6.0, 0.2, 20.0, "speeding up and braking a turn, rad/s^2")
-    stops_within: float = bounded(
-        0.0, 0.0, 5.0, "m; slower, so that it stands within so far of a fault; 0: no bound"
-    )
-    # As for a base with legs, which makes no smaller step and does not stop at once.
-    move: Axis = field(default_factory=lambda: Axis(slowest=0.1, overshoot=0.1))
-    turn: Axis = field(default_factory=lambda: Axis(slowest=0.2, overshoot=0.2))
-
-    @property
-    def top_speed(self) -> float:
-        """The move speed from which the base stops within ``stops_within``, m/s."""
-        if not self.stops_within:
-            return self.speed
-        room = max(0.0, self.stops_within - self.move.overshoot)
-        return min(self.speed, room / (REACTION_S + self.move.braking))
-
-
-@dataclass(frozen=True)
-class Steps(Bounded):
-    """Sizes of the actions, m and degrees. Raises ValueError naming a field out of range."""
-
-    move_small: float = bounded(0.2, 0.02, 3.0, "move small, m")
-    move_medium: float = bounded(0.45, 0.02, 3.0, "move medium, m")
-    move_large: float = bounded(0.9, 0.02, 3.0, "move large, m")
-    turn_small: float = bounded(7.0, 1.0, 180.0, "turn small, degrees")
-    turn_medium: float = bounded(24.0, 1.0, 180.0, "turn medium, degrees")
-    turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
-    search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")
+# Times a step's size, plus BUDGET_EXTRA: a distance that its budget certainly covers.
+REACH_RATIO = 1.2
 
 
 Slower = Callable[[Velocity], Velocity]
 """How fast the base may go at most along the arc of a velocity: all of it, part of it, or not."""
-
-Use = tuple[float, float, float]
-"""Metres of path, of these sideways, and radians of turning to either side."""
-
-NOTHING_USED: Use = (0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A step relative to its start: metres forward or radians to the left; one of them is 0."""
-
-    distance: float = 0.0
-    angle: float = 0.0
-
-
-def shortened(action: Action, steps: Steps) -> Action:
-    """The action, its amount limited to the largest step."""
-    most: float = getattr(steps, f"{action.verb}_large", 0.0)
-    return replace(action, amount=most) if action.amount > most else action
-
-
-def goal_of(action: Action, steps: Steps) -> Goal:
-    """The step of an action, at most the largest; an empty one for ``stop``."""
-    if action.verb == "stop":
-        return Goal()
-    if action.verb == "search":
-        return Goal(angle=math.radians(steps.search))
-    size: float = shortened(action, steps).amount
-    if action.size:
-        size = getattr(steps, f"{action.verb}_{action.size}")
-    if action.verb == "move":
-        return Goal(distance=size if action.direction == "forward" else -size)
-    return Goal(angle=math.radians(size if action.direction == "left" else -size))
 
 
 @dataclass(frozen=True)
@@ -239,7 +140,7 @@ class Motion:
         The way is longer if the base has moved against it. A base that moves against it now must
         stand first.
         """
-        far = self._way > REACH_SHARE * abs(self._size) + BUDGET_EXTRA[self._turns]
+        far = self._way > REACH_RATIO * abs(self._size) + BUDGET_EXTRA[self._turns]
         if far or self._along_it < -self.AT_REST[self._turns]:
             return False
         path = _braking(self._driven.speed, self._limits.acceleration)
@@ -347,7 +248,7 @@ class Motion:
             _clip(lateral, limits.lateral_speed),
             _clip(turn + turning, limits.turn_speed),
         )
-        return _no_faster(wanted, limits.top_speed)
+        return wanted.no_faster(limits.top_speed)
 
     def _contradiction(self, pose: Pose) -> str:
         """How ``pose`` contradicts the commands; empty if it does not."""
@@ -402,19 +303,6 @@ def _clip(value: float, bound: float) -> float:
     return max(-bound, min(bound, value))
 
 
-def _no_faster(wanted: Velocity, speed: float) -> Velocity:
-    """``wanted``, slowed down in its direction to at most ``speed`` over ground."""
-    share = speed / wanted.speed if wanted.speed > speed else 1.0
-    return replace(wanted, vx=wanted.vx * share, vy=wanted.vy * share)
-
-
-def _rolled(begin: float, end: float, lag: float) -> float:
-    """How many seconds' worth of a command, in force from ``begin`` to ``end`` (before 0), a base
-    with this time constant still makes after 0."""
-    began, ended = (math.exp(min(0.0, at) / lag) if lag else 0.0 for at in (begin, end))
-    return lag * (ended - began)
-
-
 def _slowed(value: float, less: float) -> float:
     return math.copysign(max(0.0, abs(value) - less), value)
 
@@ -464,144 +352,3 @@ class Profile:
                 return covered, speed + acceleration * part
             time -= lasts
         return covered, 0.0
-
-
-class Budget:
-    """Bounds the sum of one step's commands, independently of odometry: metres of path, metres
-    sideways, and radians of turning.
-
-    A base that follows commands with a lag finally covers what was commanded, so a bound on the
-    commands bounds the step. ``grant`` each command before it is sent, with ``now`` in monotonic
-    seconds; a command counts until the next one, late or not. ``path`` and ``turn`` are the sums
-    commanded so far.
-    """
-
-    def __init__(
-        self,
-        distance: float,
-        angle: float,
-        used: Use = NOTHING_USED,
-        driven: Velocity = STILL,
-        now: float = -math.inf,
-    ) -> None:
-        """used: the part of the budget commanded since the step's frame; ``driven``: the velocity
-        commanded at ``now``."""
-        self._turns = angle != 0.0
-        if self._turns:
-            rolled = TURN_PATH_M if any(used) else 0.0
-            most = (rolled, rolled, BUDGET_SHARE * abs(angle) + BUDGET_EXTRA[1])
-        else:
-            most = (BUDGET_SHARE * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
-        self._overdrawn = any(b > a for a, b in zip(most, used, strict=True))
-        path, aside, turn = (max(0.0, a - b) for a, b in zip(most, used, strict=True))
-        self._most = self._left = path, aside, turn
-        self._given, self._since = driven, now
-
-    def allows(self, path: float, turn: float) -> bool:
-        """Whether so many metres and radians are left, and no more was used than granted."""
-        fits = path <= self._left[0] + BUDGET_REST[0] and turn <= self._left[2] + BUDGET_REST[1]
-        return fits and not self._overdrawn
-
-    @property
-    def path(self) -> float:
-        """The path commanded so far, m."""
-        return self._most[0] - self._left[0]
-
-    @property
-    def turn(self) -> float:
-        """The turning commanded so far, to either side, rad."""
-        return self._most[2] - self._left[2]
-
-    @property
-    def used_up(self) -> bool:
-        """Whether the step's budget is used up."""
-        left = self._left[2] if self._turns else self._left[0]
-        return left <= BUDGET_REST[self._turns]
-
-    @property
-    def lasts(self) -> float:
-        """Seconds until the current command uses up the budget."""
-        return min(
-            (
-                left / rate
-                for left, rate in zip(self._left, _rates(self._given), strict=True)
-                if rate
-            ),
-            default=math.inf,
-        )
-
-    def count(self, now: float) -> None:
-        """Subtract what the current command has used until ``now``."""
-        time = max(0.0, now - self._since) if self._given != STILL else 0.0
-        self._since = now
-        used = _rates(self._given)
-        path, aside, turn = (max(0.0, a - b * time) for a, b in zip(self._left, used, strict=True))
-        self._left = path, aside, turn
-
-    def grant(self, wanted: Velocity, now: float) -> Velocity:
-        """Slow ``wanted`` down until two periods of it fit into the budget, and make it the current
-        command."""
-        self.count(now)
-        path, aside, turn = (left / (2 * COMMAND_PERIOD_S) for left in self._left)
-        vy = max(-aside, min(aside, wanted.vy))
-        wz = max(-turn, min(turn, wanted.wz))
-        given = replace(wanted, vy=vy, wz=wz)
-        self._given = _no_faster(given, path)
-        return self._given
-
-
-def _rates(velocity: Velocity) -> tuple[float, float, float]:
-    """A velocity's use per second: path, sideways way (m) and turning (rad)."""
-    return velocity.speed, abs(velocity.vy), abs(velocity.wz)
-
-
-class CommandedMotion:
-    """The velocities commanded recently, over all steps. Times are monotonic, s."""
-
-    def __init__(self) -> None:
-        self._given: deque[tuple[float, Velocity]] = deque(
-            [(-math.inf, STILL)], COMMANDS_REMEMBERED
-        )
-
-    @property
-    def driven(self) -> Velocity:
-        """The latest commanded velocity."""
-        return self._given[-1][1]
-
-    @property
-    def changed(self) -> float:
-        """Since when the latest velocity has been commanded, monotonic s."""
-        return self._given[-1][0]
-
-    def command(self, velocity: Velocity, now: float) -> None:
-        """Record that this velocity is commanded from ``now`` on."""
-        if velocity != self.driven:
-            self._given.append((now, velocity))
-
-    def since(self, time: float, now: float, limits: Limits | None = None) -> Use:
-        """The path, sideways way and turning commanded from ``time`` to ``now``.
-
-        With limits, the rolling on after ``time`` from earlier commands is added.
-        """
-        path = aside = turn = 0.0
-        for velocity, begin, end in self.spans(now):
-            lasted = max(0.0, end - max(begin, time))
-            moves = turns = lasted
-            if limits is not None:
-                moves += _rolled(begin - time, end - time, limits.move.braking)
-                turns += _rolled(begin - time, end - time, limits.turn.braking)
-            path += velocity.speed * moves
-            aside += abs(velocity.vy) * moves
-            turn += abs(velocity.wz) * turns
-        return path, aside, turn
-
-    def driven_since(self, time: float, now: float) -> float:
-        """For how many seconds from ``time`` to ``now`` the base was commanded to move."""
-        return sum(end - max(begin, time) for _, begin, end in self.spans(now) if end > time)
-
-    def spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
-        """Each moving velocity commanded, with its begin and end."""
-        ends = [*[at for at, _ in self._given][1:], now]
-        for (begin, velocity), end in zip(self._given, ends, strict=True):
-            if velocity != STILL:
-                yield velocity, begin, end

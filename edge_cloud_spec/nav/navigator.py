@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
 from .answer import Action
 from .answer_sequencer import FRAME_FUTURE_S, AnswerSequencer, Settled
+from .budget import BUDGET_REST, COMMAND_PERIOD_S, MOVE_TURN_RAD, NOTHING_USED, CommandedMotion, Use
 from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
 from .events import (
     Announce,
@@ -28,20 +29,7 @@ from .events import (
     Tick,
     Words,
 )
-from .motion import (
-    BUDGET_REST,
-    COMMAND_PERIOD_S,
-    JUMP_EXTRA,
-    MOVE_TURN_RAD,
-    NOTHING_USED,
-    STEP_BLOCKED,
-    CommandedMotion,
-    Goal,
-    Motion,
-    Use,
-    goal_of,
-    shortened,
-)
+from .motion import JUMP_EXTRA, STEP_BLOCKED, Motion
 from .obstacles import Obstacles
 from .odometer import FRAME_AWAY_RAD, MOVED_AWAY, Odometer
 from .plausibility import STOP_SETTLES_S, Plausibility
@@ -61,19 +49,18 @@ from .status import (
     StopLatch,
     is_request,
 )
+from .steps import Goal, goal_of, shortened
 
 WATCHDOG_MARGIN_S = 0.1  # s after a command's end before which no watchdog stops the base
 TICK_GAP_S = 0.5  # s without a tick after which a motion does not continue
 DRIVE_PROGRESS_S = 2.0  # s in which a driving base must make some way
 DRIVE_PROGRESS_SHARE = 0.25  # the share of what was commanded that it must make
 OBSTACLE_WAIT_S = 1.0  # s for which a motion waits for an obstacle to go
-FRAME_DRIVEN_S = 1.0  # s of driving since a frame, after which no action begins on it
-QUICK_DECISION_S = (
-    0.45  # s; if decisions take longer, they begin only shortly before a motion's end:
-)
-LOOK_BEFORE_END_S = (0.15, 0.1)  # so many s before the end of a move, of a turn
-DECISIONS_REMEMBERED = 8  # decisions; if QUICK_SHARE of them were quick, the next is taken to be
-QUICK_SHARE = 0.75
+FRAME_DRIVEN_S = 1.0  # of driving since a frame, after which no action begins on it
+QUICK_DECISION_S = 0.45  # if decisions take longer, they begin only shortly before a motion's end
+LOOK_BEFORE_END_S = (0.15, 0.1)  # of a move, of a turn
+DECISIONS_REMEMBERED = 8
+QUICK_SHARE = 0.75  # of these; where so many were quick, the next is taken to be
 REST_SPEEDS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
 REST_WAIT_S = 0.5  # s that a decision made standing waits for rest, at most
 DRIFT_BOUNDS = (0.1, math.radians(6))  # more than so many m or rad

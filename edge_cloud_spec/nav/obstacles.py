@@ -8,19 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .budget import CommandedMotion
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .footprint import SOURCES, Points
-from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, CommandedMotion
+from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, apart
 from .settings import NavigatorSettings
 from .sight import LidarSight, Rays, blindness
 
 NEAR_M = 4.0  # m; farther points do not matter
-LEAST_SCAN_AGE_S = (
-    0.15  # s; scans count as at least this old, so that the speed does not jump with each scan
-)
+LEAST_SCAN_AGE_S = 0.15  # that a scan counts as, so that the speed does not jump with each scan
 SCAN_FUTURE_S = 0.2  # s; a stamp farther in the future is invalid
 UNSEEN_KEPT_S = 2.0  # s for which a point counts of which newer scans tell nothing
 UNSEEN_KEPT = (0.5, 300)  # m from the body within which points are kept, and how many, the nearest

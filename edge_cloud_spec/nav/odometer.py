@@ -156,9 +156,7 @@ class Track:
                 return False
             self._poses.clear()
         self._behind, self._stamp = None, stamp
-        if (
-            silence < LONGEST_PERIOD_S
-        ):  # more is a gap, no period; and odometry may have become slower
+        if silence < LONGEST_PERIOD_S:  # more is a gap; and odometry may have become slower
             self.period += PERIOD_WEIGHT * (min(silence, self._longest_silence) - self.period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < POSE_SPACING_NS:
             self._poses.pop()

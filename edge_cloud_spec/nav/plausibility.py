@@ -6,16 +6,9 @@ import cmath
 import math
 from itertools import pairwise
 
-from .motion import (
-    JUMP_EXTRA,
-    JUMP_RATIO,
-    RATE_S,
-    REACTION_S,
-    ROUNDING,
-    STEP_PROGRESS_SHARE,
-    CommandedMotion,
-    Limits,
-)
+from .budget import CommandedMotion
+from .limits import REACTION_S, Limits
+from .motion import JUMP_EXTRA, JUMP_RATIO, RATE_S, ROUNDING, STEP_PROGRESS_SHARE
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 

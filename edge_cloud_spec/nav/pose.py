@@ -6,7 +6,7 @@ Frames and units: metres, seconds, radians; x forward, y left, yaw to the left (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 FARTHEST_PLACE = 1e6  # m or rad; beyond any robot, and sums would lose centimetres
@@ -45,6 +45,11 @@ class Velocity:
     def speed(self) -> float:
         """The speed over ground, m/s."""
         return math.hypot(self.vx, self.vy)
+
+    def no_faster(self, speed: float) -> Velocity:
+        """The same, slowed down in its direction to at most ``speed`` over ground, m/s."""
+        share = speed / self.speed if self.speed > speed else 1.0
+        return replace(self, vx=self.vx * share, vy=self.vy * share)
 
 
 STILL = Velocity()

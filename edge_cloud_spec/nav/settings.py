@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from ..options import Bounded, bounded, chosen, described
 from .footprint import ObstacleSettings
-from .motion import Goal, Limits, Steps
+from .limits import Limits
+from .steps import Goal, Steps
 
 DRIVE_CHOICES = CONTINUOUS, STOP_AND_GO = "continuous", "stop_and_go"
 

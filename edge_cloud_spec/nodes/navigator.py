@@ -27,6 +27,7 @@ from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, Verifi
 
 from ..health import Health, Level, worst_of
 from ..instruction import is_stop
+from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.events import (
     Announce,
     EStop,
@@ -39,12 +40,12 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.motion import COMMAND_PERIOD_S, Goal
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
 from ..nav.pose import Velocity, pose_of
 from ..nav.settings import NavigatorSettings
-from ..nav.status import START_HOLD, GoalStatus, NavCode, NavigatorStatus
+from ..nav.status import IMPLAUSIBLE_HOLD, START_HOLD, GoalStatus, NavCode, NavigatorStatus
+from ..nav.steps import Goal
 from ..nav.watchdog import STOP_REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Reports
@@ -331,12 +332,14 @@ class NavigatorNode(ManagedNode):
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing, slow = navigator.odometer.problem(now), navigator.odometer.slow(now)
             unseen = navigator.obstacles.missing(now)
+            implausible = IMPLAUSIBLE_HOLD in navigator.stop_latch.causes
             counts = {**navigator.counts, "watchdog": self._watchdog.fired}
         return navigator_health(
             status,
             self.resolve_topic_name("odom"),
             missing,
             unseen,
+            implausible=implausible,
             slow=slow,
             frame=self._odometry_of if self._odometry_of != self._base_frame else "",
             timed=offset is None and self._config.value.odometry == "auto",
@@ -381,6 +384,7 @@ def navigator_health(
     topic: str,
     missing: str = "",
     unseen: str = "",
+    implausible: bool = False,
     slow: str = "",
     frame: str = "",
     timed: bool = False,
@@ -392,8 +396,9 @@ def navigator_health(
     """The worst of: what holds the robot, missing sensors, and the last problem.
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
-    lidar cannot; empty if they can. ``slow``: why odometry comes too seldom. ``frame``: whose pose
-    odometry has, if it is not the base's frame.
+    lidar cannot; empty if they can. ``implausible``: the base is held as it does not do what it is
+    commanded, which e_stop ends only by its release. ``slow``: why odometry comes too seldom.
+    ``frame``: whose pose odometry has, if it is not the base's frame.
     ``timed``: there was never odometry, so motions are timed. ``problem``: a recent problem.
     ``parameters``: what is wrong with parameters. ``unreached``: why commands or stops do not reach
     the base.
@@ -416,7 +421,7 @@ def navigator_health(
             ),
         ),
         (
-            status.code is NavCode.IMPLAUSIBLE,
+            implausible,
             Health(Level.ERROR, f"nothing moves: {status.detail}"),
         ),
         (

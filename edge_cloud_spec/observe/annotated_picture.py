@@ -13,7 +13,7 @@ from ..edge.link.state import LinkQuality, LinkReport
 from .decision import Fate, WordSpan, words_of_decision
 from .run_log import RunLog
 
-CAPTION_WIDTH_PX, CAPTION_LINE_PX, CAPTION_MARGIN_PX = 480, 22, 8  # pixels, as all sizes here
+CAPTION_WIDTH_PX, CAPTION_LINE_PX, CAPTION_MARGIN_PX = 480, 22, 8
 CAPTION_ROWS = 4  # of words
 CAPTION_HEIGHT_PX = (CAPTION_ROWS + 3) * CAPTION_LINE_PX
 RGB = tuple[int, int, int]
@@ -64,8 +64,8 @@ def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
 
 @lru_cache(maxsize=1)
 def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
-    """Draw instruction, words, status, link and legend: RGB uint8 [scale HEIGHT, scale WIDTH,
-    3]; the last one is kept, to be read only."""
+    """Draw instruction, words, status, link and legend: RGB uint8 [scale
+    CAPTION_HEIGHT_PX, scale CAPTION_WIDTH_PX, 3]; the last one is kept, to be read only."""
     sheet = Image.new(
         "RGB", (scale * CAPTION_WIDTH_PX, scale * CAPTION_HEIGHT_PX), CAPTION_BACKGROUND
     )
@@ -134,7 +134,8 @@ def _font(scale: int, small: bool) -> ImageFont.FreeTypeFont | ImageFont.ImageFo
 
 
 def _laid_out(pen: _Pen, words: tuple[WordSpan, ...]) -> Iterator[tuple[float, int, str, Fate]]:
-    """(x, row) of each word; only the last ROWS rows, which belong to the current decision."""
+    """(x, row) of each word; only the last CAPTION_ROWS rows, which belong to the current
+    decision."""
     placed: list[tuple[float, int, str, Fate]] = []
     x, row, blank = float(CAPTION_MARGIN_PX), 0, pen.wide(" ")
     for piece in words:

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
+from ..edge.decode_options import DecodeSettings
 from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
-from ..edge.runner import DecodeRunner, DecodeSettings, Outcome, decode_text
+from ..edge.runner import DecodeRunner, Outcome, decode_text
 from ..errors import TRACEBACKS, UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..nav.answer import CLAUSES, ORDERS, Action, Dialect
+from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.clock_offset import SourceClock
 from ..nav.events import Instruction, Odometry, Report, Tick, Words
 from ..nav.history import Turn
-from ..nav.motion import COMMAND_PERIOD_S
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import INACTIVE, MISSION_ENDS, STOPPED, GoalStatus

@@ -28,6 +28,7 @@ from ..observe.console_view import ConsoleView
 from ..observe.decision import joined
 from ..observe.observer import Observer
 from ..options import add_options, given
+from ..pilot.settings import DrafterSettings
 from ..signals import signals_as_interrupt
 from .difference import Comparison, compare, dialect_of, history_of, influences
 from .player import NAMESPACE, NotPlayed, Player
@@ -138,7 +139,7 @@ def _with_options(args: argparse.Namespace, recording: Recording) -> Iterator[Re
         made = {"seed": 0, "first_decision": number} if task.recorded is None else {}
         parameters = {"rule": DecodeOptions.rule} | dict(task.parameters) | made | chosen
         if chosen:
-            DecodeOptions.of({name: parameters[name] for name in chosen.keys() | {"rule"}})
+            DrafterSettings.of({name: parameters[name] for name in chosen.keys() | {"rule"}})
         yield replace(task, parameters=parameters)
 
 

@@ -5,7 +5,7 @@ there on the frame goes with its head, and a relay passes it on without parsing 
 numbers are little-endian::
 
     kind        u8    which message follows (``CLIENT_KINDS``, ``SERVER_KINDS``)
-    zero        u8    0; in protocol 4 it said whether times follow the head
+    zero        u8    0; before protocol 5 was released it said whether times follow the head
     length      u32   the message's base, a prefix digest: the number of verified tokens ...
     hash        u64   ... and their rolling hash; both 0 for a message without a base
 
@@ -118,8 +118,8 @@ def _read(
         raise WireError("not a message of this protocol: it has no whole head")
     kind, zero, length, digest, *rest = head.unpack_from(data)
     if kind in EARLIER or (zero and kind < len(kinds)):
-        text = "a message of a protocol before 5"
-        raise WireError(f"{text}; it can be read by the edge_cloud_spec that made it")
+        text = "a message of an earlier protocol; update edge_cloud_spec on both sides"
+        raise WireError(f"{text} (a bag is read by the version that recorded it)")
     if not 0 < kind < len(kinds):
         text = f"a message of kind {kind} belongs to a later protocol"
         raise WireError(f"{text}; update edge_cloud_spec on the {side}")

@@ -167,7 +167,7 @@ class Verdict:
 
     ``token`` is None if the verdict is open, the answer ends in the path, or the robot draws the
     recovered token from ``residual``. ``tokens``: the accepted tokens, if the robot did not draft
-    all of them or the verdict is repeated (else empty); ``drafted``: how many were judged then.
+    all of them or the verdict is repeated (else empty); ``drafted``: how many were verified then.
     ``finish``: "end", "length" or empty. ``leads_to``: ``PrefixDigest.short`` of the prefix after
     the verdict; a robot that computes another drops the verdict. ``generated``: no robot awaits
     this verdict. Times in seconds; ``draft_s`` is the time of the cloud's own draft model.

@@ -39,8 +39,9 @@ from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.cloud.openai_target import Allowance
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.dialects import ours
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Cut, Emit, Inbox
-from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.byte_drafter import END_TOKEN

@@ -26,7 +26,7 @@ from helpers.cloud.vllm_serve import VllmServe
 from helpers.wide_checkpoint import write_wide
 
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec_lab.bench.requests import sample_requests

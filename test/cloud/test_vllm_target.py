@@ -32,7 +32,7 @@ from edge_cloud_spec.cloud.model_thread.target_session import NotArrived
 from edge_cloud_spec.cloud.session.events import DuePass
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Picture, Request, with_pictures

@@ -17,7 +17,7 @@ from helpers.requests import ANY_FORM, shown, user
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
@@ -31,6 +31,7 @@ from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.wire.messages import Open
 
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 NAMES = ("navila", "uni_navid", "internvla_n1")
@@ -153,8 +154,10 @@ def test_a_verifier_knows_the_answers_of_its_dialect_before_it_has_said_any(
     robot = pair(name, name)
     robot.decode("cloud_ar")
     dialect, models = robot.dialect, robot.worker._models
-    lookups = robot.worker._engine._lookups
-    beginnings = lookups._beginnings(robot.request, models.spec.end_ids[:1])
+    opening = Open(1, robot.request, GREEDY, "greedy", lookup=True)
+    lookup = robot.worker._engine._lookups.of("", opening)
+    assert lookup is not None
+    beginnings = lookup._beginnings
     assert len(beginnings) == len(dialect.candidates) == len(robot.request.candidates) > 2
     assert {each[-1] for each in beginnings} == {models.spec.end_ids[0]}
 

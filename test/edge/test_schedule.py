@@ -196,7 +196,7 @@ def test_every_draft_says_where_it_goes_on_unless_the_answer_ends_there(
         rounds = one.decoder.stats.rounds
         if not draft_noise:  # a right draft costs the cloud no token of its own
             assert all(0 < each.accepted == each.emitted for each in rounds[:-1])
-            assert one.worker.counters.judged == len(rounds)
+            assert one.worker.counters.verified == len(rounds)
         verdicts += len(rounds)
     assert pushed > 30 and verdicts > 20
 

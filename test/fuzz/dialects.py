@@ -19,8 +19,8 @@ from helpers.drill import read_as
 from edge_cloud_spec.dialects import dialect_names, load_dialect
 from edge_cloud_spec.nav.answer import Dialect
 from edge_cloud_spec.nav.events import Announce, Drive, Words
-from edge_cloud_spec.nav.motion import Goal, Steps
 from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.steps import Goal, Steps
 
 Truth = Callable[[str], "Goal | str"]  # of a whole answer: where it goes, or "" for nowhere
 STEPS = Steps()

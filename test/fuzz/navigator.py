@@ -37,6 +37,7 @@ from helpers.lagging_base import GRACE, MORE, RATIO, Place, moved, seen_from
 from helpers.lidar import hidden, scan_of
 
 from edge_cloud_spec.nav.answer import CLAUSES, SEARCH_ACTION, STOP_ACTION, Action, Reading
+from edge_cloud_spec.nav.budget import MOVE_TURN_RAD, TURN_PATH_M
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -55,11 +56,12 @@ from edge_cloud_spec.nav.events import (
     Words,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import MOVE_TURN_RAD, REACTION_S, TURN_PATH_M, Axis, Goal, Limits
+from edge_cloud_spec.nav.limits import REACTION_S, Axis, Limits
 from edge_cloud_spec.nav.navigator import FRAME_DRIVEN_S, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVE_CHOICES, NavigatorSettings, Unverified
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavCode
+from edge_cloud_spec.nav.steps import Goal
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go to the cup")

@@ -14,15 +14,17 @@ from fuzz.navigator import episode, run
 from edge_cloud_spec.nav import motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_sequencer import AnswerSequencer, Settled
+from edge_cloud_spec.nav.budget import NOTHING_USED, Budget
 from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import NOTHING_USED, Budget, Goal, Motion
+from edge_cloud_spec.nav.motion import Motion
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.plausibility import Plausibility
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
 from edge_cloud_spec.nav.status import IMPLAUSIBLE_HOLD, StopLatch
+from edge_cloud_spec.nav.steps import Goal
 
 
 def test_a_sample_of_random_events_breaks_no_promise() -> None:
@@ -41,7 +43,7 @@ def test_what_a_base_makes_while_nothing_comes_is_not_held_against_the_navigator
 EAGER = {way: (what, (-1.0, -1.0)) for way, (what, _) in plausibility.EXCESSES.items()}
 # The seed, and the number of the episode, that find what is wrong there soon: (2, 0) where none is.
 SOON = {"TICK_GAP_S": (1, 1), "problem": (1, 4), "stopping": (1, 10)}
-SOON |= {"limits": (2, 2), "goal": (2, 2), "_instruct": (2, 2), "_no_faster": (2, 2)}
+SOON |= {"limits": (2, 2), "goal": (2, 2), "_instruct": (2, 2), "no_faster": (2, 2)}
 SOON |= {"configure": (2, 4), "blindness": (2, 6), "_objection": (2, 9), "_latch": (2, 10)}
 SOON |= {"_drives_on": (2, 11), "_here": (2, 24), "receive": (3, 4), "seconds_to": (3, 0)}
 SOON |= {"UNSEEN_KEPT_S": (12, 61)}
@@ -150,7 +152,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         (Plausibility, "problem", lambda *_: "", "far against the commands"),
         (plausibility, "EXCESSES", EAGER, "a base that follows is held"),
         (Navigator, "_latch", _holds_no_base, "while the robot is held|with no step under way"),
-        (motion, "_no_faster", lambda _, wanted, speed: wanted, "beyond the limit"),
+        (Velocity, "no_faster", lambda _, velocity, speed: velocity, "beyond the limit"),
         (
             *(Obstacles, "_here"),
             lambda _, self, seen, now: (seen.points, 0.0),

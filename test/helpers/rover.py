@@ -12,6 +12,7 @@ from helpers.lagging_base import Base, seen_from
 
 from edge_cloud_spec.edge.events import Abort
 from edge_cloud_spec.nav.answer import SEARCH_ACTION, Action
+from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -25,11 +26,11 @@ from edge_cloud_spec.nav.events import (
     Words,
 )
 from edge_cloud_spec.nav.mission import MissionSettings
-from edge_cloud_spec.nav.motion import COMMAND_PERIOD_S, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import GoalStatus, NavCode
+from edge_cloud_spec.nav.steps import Goal, goal_of
 from edge_cloud_spec.pilot.decision_loop import (
     Decide,
     DecisionLoop,

@@ -31,7 +31,7 @@ from helpers.gguf_checkpoint import convert
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import common_prefix
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, llama
 from edge_cloud_spec.models.drafter import ALL_ROWS

@@ -27,8 +27,9 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Abort, Inbox
-from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load

@@ -14,20 +14,13 @@ from helpers.rover import EPOCH, Rover, swaying
 
 from edge_cloud_spec.nav import navigator
 from edge_cloud_spec.nav.answer import every_action
+from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S, MOVE_TURN_RAD
 from edge_cloud_spec.nav.events import Odometry
-from edge_cloud_spec.nav.motion import (
-    COMMAND_PERIOD_S,
-    MOVE_TURN_RAD,
-    REACTION_S,
-    STEP_BLOCKED,
-    Axis,
-    Goal,
-    Limits,
-    Motion,
-    goal_of,
-)
+from edge_cloud_spec.nav.limits import REACTION_S, Axis, Limits
+from edge_cloud_spec.nav.motion import STEP_BLOCKED, Motion
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import STOP_AND_GO, NavigatorSettings
+from edge_cloud_spec.nav.steps import Goal, goal_of
 
 STEPS = [str(action) for action in every_action() if action.verb != "stop"]
 FORWARD = "move forward medium"

@@ -11,26 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
-from edge_cloud_spec.nav.motion import (
+from edge_cloud_spec.nav.budget import (
     BUDGET_EXTRA,
+    BUDGET_RATIO,
     BUDGET_REST,
-    BUDGET_SHARE,
     COMMAND_PERIOD_S,
     MOVE_ASIDE_M,
     MOVE_TURN_RAD,
-    REACH_SHARE,
-    STEP_GRACE_S,
-    Axis,
     Budget,
-    Goal,
-    Limits,
-    Motion,
-    Profile,
-    Steps,
 )
+from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
+from edge_cloud_spec.nav.limits import Axis, Limits
+from edge_cloud_spec.nav.motion import REACH_RATIO, STEP_GRACE_S, Motion, Profile
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
+from edge_cloud_spec.nav.steps import Goal, Steps
 
 KINDS: list[Any] = [Limits, Axis, Steps, ObstacleSettings, Mount, Unverified, NavigatorSettings]
 RANGES = [  # the numbers stand in docs/parameters.md
@@ -108,8 +103,8 @@ def test_a_motion_ends_at_one_and_a_half_of_its_plan_and_a_second() -> None:
 def test_what_was_moved_against_a_step_is_in_reach_as_far_as_its_budget_goes(size: float) -> None:
     for back in (0.0, 0.1 * size, 0.2 * size + 0.03, 0.3 * size + 0.04, size):
         motion = Motion(Goal(distance=size), Limits(), 0.0, Pose(-back), anchor=Pose())
-        assert motion.in_reach == (size + back <= REACH_SHARE * size + BUDGET_EXTRA[0])
-        assert not motion.in_reach or size + back <= BUDGET_SHARE * size + BUDGET_EXTRA[0]
+        assert motion.in_reach == (size + back <= REACH_RATIO * size + BUDGET_EXTRA[0])
+        assert not motion.in_reach or size + back <= BUDGET_RATIO * size + BUDGET_EXTRA[0]
 
 
 def test_what_was_driven_before_a_wait_is_not_taken_up_after_it() -> None:
@@ -181,9 +176,9 @@ def test_no_sequence_of_commands_exceeds_the_budget(
     """A command holds until the next one, be that up to two periods later."""
     budget, now, used = Budget(*size), 100.0, [0.0, 0.0, 0.0]
     distance, angle = size
-    most = (BUDGET_SHARE * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
+    most = (BUDGET_RATIO * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
     if angle:
-        most = (0.0, 0.0, BUDGET_SHARE * abs(angle) + BUDGET_EXTRA[1])
+        most = (0.0, 0.0, BUDGET_RATIO * abs(angle) + BUDGET_EXTRA[1])
     for asked, lasts in wanted:
         granted = budget.grant(asked, now)
         assert budget.path == pytest.approx(used[0], abs=1e-6)
@@ -206,6 +201,6 @@ def test_no_sequence_of_commands_exceeds_the_budget(
 def test_what_is_slowed_down_keeps_its_direction() -> None:
     granted = Budget(0.01, 0.0).grant(Velocity(1.2, 0.5, 0.0), 0.0)
     assert granted.speed == pytest.approx(
-        (BUDGET_SHARE * 0.01 + BUDGET_EXTRA[0]) / (2 * COMMAND_PERIOD_S)
+        (BUDGET_RATIO * 0.01 + BUDGET_EXTRA[0]) / (2 * COMMAND_PERIOD_S)
     )
     assert granted.vy / granted.vx == pytest.approx(0.5 / 1.2)

@@ -21,7 +21,7 @@ from edge_cloud_spec.nav.mission import (
     MissionSettings,
     frames_all_around,
 )
-from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY, STEP_BLOCKED, STOPPED_SHORT, Steps
+from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY, STEP_BLOCKED, STOPPED_SHORT
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import (
     MISSION_ENDS,
@@ -30,6 +30,7 @@ from edge_cloud_spec.nav.status import (
     NavCode,
     NavigatorStatus,
 )
+from edge_cloud_spec.nav.steps import Steps
 
 BALL, LOST = "find the yellow ball", "the link is lost"
 SEARCH, FORWARD, NOTHING = "search", "move forward large", "fly"

@@ -19,11 +19,12 @@ from edge_cloud_spec.nav.events import (
     Report,
     Show,
 )
-from edge_cloud_spec.nav.motion import Limits, goal_of
+from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.performer import Performer
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import NavCode, NavigatorStatus
+from edge_cloud_spec.nav.steps import goal_of
 from edge_cloud_spec.nav.watchdog import STOP_REPEATS, Watchdog
 
 

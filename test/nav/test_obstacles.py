@@ -12,6 +12,7 @@ from helpers.drill import Drill, drives, words
 from helpers.lagging_base import Base, seen_from
 from helpers.lidar import scan_of
 
+from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S
 from edge_cloud_spec.nav.events import (
     Effect,
     Odometry,
@@ -20,7 +21,8 @@ from edge_cloud_spec.nav.events import (
     Tick,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import BLIND, COMMAND_PERIOD_S, IN_THE_WAY, Axis, Limits
+from edge_cloud_spec.nav.limits import Axis, Limits
+from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY
 from edge_cloud_spec.nav.obstacles import WAY_NOT_SEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings

@@ -12,6 +12,13 @@ from helpers.drill import Drill, drives, reports, words
 from helpers.lagging_base import MORE, RATIO, Base, moved
 from helpers.rover import Rover, swaying
 
+from edge_cloud_spec.nav.budget import (
+    COMMAND_PERIOD_S,
+    MOVE_TURN_RAD,
+    NOTHING_USED,
+    TURN_PATH_M,
+    CommandedMotion,
+)
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -19,21 +26,12 @@ from edge_cloud_spec.nav.events import (
     Odometry,
     Tick,
 )
-from edge_cloud_spec.nav.motion import (
-    COMMAND_PERIOD_S,
-    MOVE_TURN_RAD,
-    NOTHING_USED,
-    TURN_PATH_M,
-    Axis,
-    CommandedMotion,
-    Limits,
-    Steps,
-    goal_of,
-)
+from edge_cloud_spec.nav.limits import Axis, Limits
 from edge_cloud_spec.nav.navigator import DRIVE_PROGRESS_S, QUICK_DECISION_S, TICK_GAP_S
 from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVE_CHOICES, NavigatorSettings
+from edge_cloud_spec.nav.steps import Steps, goal_of
 
 FORWARD, BACK = "move forward large", "move backward large"
 LEFT, RIGHT = "turn left large", "turn right large"

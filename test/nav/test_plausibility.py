@@ -13,7 +13,7 @@ from helpers.faulty_base import BAD, GOOD, FaultyBase, Kind, drive
 from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.nav.events import EStop, Hold, Instruction, Odometry
-from edge_cloud_spec.nav.motion import Limits
+from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.plausibility import AGAINST_BOUNDS
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings

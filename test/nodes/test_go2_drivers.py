@@ -20,7 +20,8 @@ from rclpy.node import Node
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.motion import Limits, Velocity
+from edge_cloud_spec.nav.limits import Limits
+from edge_cloud_spec.nav.motion import Velocity
 from edge_cloud_spec.nodes.base_output import SportOutput
 from edge_cloud_spec.share import share
 

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("mujoco")
 from action_msgs.msg import GoalStatus
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.served_answers import worker_of
 from helpers.graph.peer import Peer
 from helpers.sros2_policy import Policy
 from rclpy.action import ActionClient
@@ -20,7 +22,7 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.bringup.graph import GraphSettings
-from edge_cloud_spec.bringup.running_graph import LaunchConfig, free_address, launch_graph
+from edge_cloud_spec.bringup.running_graph import LaunchConfig, launch_graph
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nav import status
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
@@ -78,12 +80,12 @@ class Listener(Peer):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Listener]:
     """A goal that cannot be reached, then an instruction, and an e_stop at its end."""
-    # fsd: its early exits make predictions
-    settings = GraphSettings(preset="fsd", seed=0, rviz=True, local_address=free_address())
     parameters = {"simulator": {"renderer": "rays"}, "drafter": {"mission.search_frames": FRAMES}}
-    config = LaunchConfig(settings, parameters, left_out=ELSEWHERE)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, Cloud(worker_of()) as cloud:
         patch.setenv("ROS_DOMAIN_ID", str(domain))  # launch_graph sets it: put back at the end
+        # fsd: its early exits make predictions
+        settings = GraphSettings(preset="fsd", seed=0, rviz=True, cloud=cloud.address)
+        config = LaunchConfig(settings, parameters, left_out=ELSEWHERE)
         with (
             launch_graph(config, tmp_path_factory.mktemp("graph"), None) as running,
             Listener(running.domain) as node,

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 from helpers.rover import CAMERA, Rover
 
-from edge_cloud_spec.nav.motion import COMMAND_PERIOD_S, Limits
+from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S
+from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.pilot import decision_loop

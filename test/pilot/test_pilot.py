@@ -21,7 +21,7 @@ from edge_cloud_spec.models.byte_drafter import ByteDrafter, byte_spec
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
 from edge_cloud_spec.nav.history import HistorySpec
-from edge_cloud_spec.nav.motion import Limits
+from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot import decision_loop

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from geometry_msgs.msg import Twist
 from helpers.bags import changed, make_bag
-from helpers.cloud.grpc_cloud import until
+from helpers.cloud.grpc_cloud import Cloud, until
+from helpers.cloud.served_answers import worker_of
 from helpers.run_bag import KINDS
 from rclpy.node import Node
 from rosbags.rosbag2 import StoragePlugin
 from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.graph import GraphSettings
-from edge_cloud_spec.bringup.running_graph import LaunchConfig, free_address, launch_graph
+from edge_cloud_spec.bringup.running_graph import LaunchConfig, launch_graph
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
@@ -61,17 +62,19 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", autouse=True)
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Verifier, bridge and drafter, for all replays of this module; prompts remember frames."""
-    settings = GraphSettings(
-        sim="false", namespace=NAMESPACE, local_address=free_address(), history=2
-    )
+    """Bridge, drafter and, here, a verifier, for all replays of this module; prompts remember
+    frames. One test starts all of them as a user does."""
     left_out = frozenset({"navigator", "container", "stop_guard"})
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
             patch.setenv(name, "0")  # restored afterwards; the graph sets its own
-        config = LaunchConfig(settings, {}, left_out)
-        with launch_graph(config, tmp_path_factory.mktemp("logs"), None) as running:
-            yield running.domain
+        with Cloud(worker_of()) as cloud:
+            settings = GraphSettings(
+                sim="false", namespace=NAMESPACE, cloud=cloud.address, history=2
+            )
+            config = LaunchConfig(settings, {}, left_out)
+            with launch_graph(config, tmp_path_factory.mktemp("logs"), None) as running:
+                yield running.domain
 
 
 def replay(bag: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:

@@ -222,13 +222,13 @@ def resampled(residual: pb.Residual) -> bytes:
     [
         (b"", "no whole head"),
         (VERDICT[:-1], "no whole head"),
-        (b"\x02\x01" + VERDICT[2:] + bytes(24), "before 5"),  # with the times of protocol 4
+        (b"\x02\x01" + VERDICT[2:] + bytes(24), "earlier protocol"),  # with the times of protocol 4
         (b"\xff\x00" + bytes(40), "later protocol"),
         (b"\x03" + server_bytes(Head("verdict", finish="end"), b"")[1:], "ends the answer"),
         (server_bytes(Head("verdict", accepted=1025), b""), "more is accepted"),
         (server_bytes(Head("verdict", accepted=2), b"\x12\x01\x07"), "whose head says 2"),
         (server_bytes(Head("prediction", millionths=10**6 + 1), b""), "surer than certain"),
-        (b"\x0a" + VERDICT[1:], "made it"),  # as in a bag of before
+        (b"\x0a" + VERDICT[1:], "the version that recorded it"),  # a bag of before
         (encode_server(Fault("x", "y")).data + b"\xff", "not a message of this protocol"),
         (resampled(pb.Residual(top=ROW, tail=ROW)), "needs the ids"),
         (resampled(pb.Residual()), "one row is expected"),

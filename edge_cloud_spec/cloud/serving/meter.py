@@ -70,6 +70,7 @@ class Meter:
         self.opened_streams = 0
         self.slow_readers = 0  # streams ended because their robots did not read
         self.faults: Counter[str] = Counter()  # failed requests, by code
+        self._lock = threading.Lock()  # while a fault is counted
         self.first_token_s = defaultdict[str, Histogram](Histogram)  # by preset
         self.between_tokens_s = defaultdict[str, Histogram](Histogram)
         self.queue_s = defaultdict[str, Histogram](Histogram)
@@ -81,10 +82,12 @@ class Meter:
             self._progress[stream] = _Progress(asked=time.perf_counter())
 
     def sent(self, stream: RobotStream, message: ServerMessage) -> None:
-        """Count a message that the model's thread sends to the robot."""
+        """Count a message that is sent to the robot: a fault from any thread, the rest from the
+        model's."""
         match message:
             case Fault(code):
-                self.faults[code] += 1
+                with self._lock:
+                    self.faults[code] += 1
             case Opened(base=base):
                 self._progress.setdefault(stream, _Progress()).next = base.length
             case Verdict():

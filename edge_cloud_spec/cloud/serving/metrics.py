@@ -67,14 +67,14 @@ def _counters(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
     counters, meter, memory = worker.counters, service.meter, worker.kv_memory
     answers = counters.answers
     places = {str(place): count for place, count in dict(answers.accepted_at).items()}
-    outcomes = ("judged", "repeated", "late", "unused", "refused")
+    outcomes = ("verified", "repeated", "late", "unused", "refused")
     received = {name: getattr(counters, name) for name in outcomes}
     refused = {**dict(service.gate.refused), **dict(answers.refused)}
     return (
-        ("spec_decode_num_drafts", "Drafts that were judged.", answers.drafts, ""),
+        ("spec_decode_num_drafts", "Drafts that were verified.", answers.drafts, ""),
         (
             "spec_decode_num_draft_tokens",
-            "Drafted tokens that were judged, of all branches, by who drafted them.",
+            "Drafted tokens that were verified, of all branches, by who drafted them.",
             dict(answers.drafted),
             "source",
         ),

@@ -14,7 +14,7 @@ class AnswerCounts:
     """Counts over all verdicts, and over refused requests."""
 
     tokens: int = 0  # tokens added by verdicts
-    drafts: int = 0  # judged drafts that were not empty
+    drafts: int = 0  # verified drafts that were not empty
     # drafted tokens (all branches) and accepted ones by source; lookup nodes count as "lookup"
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
@@ -30,7 +30,7 @@ class Counters:
     waits."""
 
     drafts: int = 0
-    judged: int = 0  # scored by the target
+    verified: int = 0  # scored by the target
     repeated: int = 0  # for a prefix that has a verdict, which was sent again
     late: int = 0  # for an outdated prefix, or from a robot that has left
     unused: int = 0  # pushed for a prefix that the answer did not reach, or twice for one
@@ -67,4 +67,4 @@ class Counters:
     @property
     def accounted(self) -> int:
         """The sum of the five outcomes; equals ``drafts`` once there are no sessions."""
-        return self.judged + self.repeated + self.late + self.unused + self.refused
+        return self.verified + self.repeated + self.late + self.unused + self.refused

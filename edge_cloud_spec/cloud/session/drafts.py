@@ -180,13 +180,13 @@ class DraftChoice:
         rest = self.pushed.take_rest(self._answer)
         if rest is None:
             return None
-        self._counters.judged += 1
+        self._counters.verified += 1
         return DuePass(self._with_looked_up(rest), given=len(rest))
 
     def given(self, message: DraftMessage, *, awaited: bool = True) -> DuePass:
         """The pass for the robot's draft at the answer's end; ``awaited``: the robot waits for its
         verdict."""
-        self._counters.judged += 1
+        self._counters.verified += 1
         return DuePass(
             self._with_looked_up(message.draft, message.open_at),
             given=len(message.draft),

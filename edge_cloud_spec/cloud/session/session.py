@@ -74,7 +74,7 @@ class SessionTrigger(Enum):
     PASS_DUE = "a draft is to be scored"
     PASS_BLOCKED = "something that the pass needs is missing"
     PASS_UNBLOCKED = "what the pass needs is here"
-    JUDGED = "a verdict is given"
+    VERIFIED = "a verdict is given"
     REJECTED = "P is told, of which the robot draws"
     ENDED = "the answer ends, or the session is dropped"
 
@@ -92,7 +92,7 @@ TRANSITIONS: Transitions[SessionStatus, SessionTrigger] = {
     },
     SessionStatus.SCORING: {
         SessionTrigger.PASS_BLOCKED: SessionStatus.BLOCKED,
-        SessionTrigger.JUDGED: SessionStatus.WAITING,
+        SessionTrigger.VERIFIED: SessionStatus.WAITING,
         SessionTrigger.REJECTED: SessionStatus.RESAMPLING,
         SessionTrigger.ENDED: SessionStatus.FINISHED,
     },
@@ -373,7 +373,7 @@ class CloudSession:
         )
         path, token, finish = self._answer.until_end(draft, taken.path, taken.token)
         self._rejected = None if finish else taken.rejected
-        rejected = SessionTrigger.JUDGED if self._rejected is None else SessionTrigger.REJECTED
+        rejected = SessionTrigger.VERIFIED if self._rejected is None else SessionTrigger.REJECTED
         self.turn(SessionTrigger.ENDED if finish else rejected)
         accepted = tuple(draft.tokens[node] for node in path)
         last = () if token is None else (token,)

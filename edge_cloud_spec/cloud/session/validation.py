@@ -74,7 +74,7 @@ class DraftRules:
         return token is not None and 0 <= token < self.vocabulary
 
     def check_next(self, message: DraftMessage, answer: VerifiedAnswer, *, resamples: bool) -> None:
-        """Raise BadDraft if this draft cannot be judged now, at the answer's end.
+        """Raise BadDraft if this draft cannot be verified now, at the answer's end.
 
         resamples: the robot draws the recovered token, so its draft must begin with that.
         """
@@ -90,7 +90,7 @@ class DraftRules:
         self.check(message, answer.max_tokens - message.base.length)
 
     def check(self, message: DraftMessage, room: int) -> None:
-        """Raise BadDraft if a draft cannot be judged at a prefix after which ``room`` tokens may
+        """Raise BadDraft if a draft cannot be verified at a prefix after which ``room`` tokens may
         follow."""
         draft, open_at = message.draft, message.open_at
         if len(draft) > self.draft_tokens:

@@ -81,7 +81,8 @@ class LinkState:
         self._reason, self._advice, self._cause = "the cloud has not answered yet", "", ""
         self.missed_answers = 0
         self._late_after_s = late_after_s
-        self._in_time = deque[bool](maxlen=MISSES_OF_LAST[1])  # whether the last answers were
+        # Whether the last answers were in time.
+        self._in_time = deque[bool](maxlen=MISSES_OF_LAST[1])
         self._in_a_row = 0  # consecutive answers in time
         self._needed = 1  # how many of them a better state needs
         # Time of the first miss or break since the last answer; the first answer may take longer.

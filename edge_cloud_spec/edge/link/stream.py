@@ -170,8 +170,7 @@ class ClientStream:
         call = await self._connect(None)
         await call.done_writing()
         async for data in call:
-            frame = self._read(data)
-            self._follow(None if frame is None else frame.fault)
+            self._follow(_first(data).fault)
             call.cancel()
             break
         else:
@@ -245,10 +244,12 @@ class ClientStream:
 
     async def _relay(self, call: Any) -> None:
         writing = asyncio.ensure_future(self._write(call))
+        read: Callable[[bytes], ServerFrame | None] = _first
         try:
             async for data in call:
-                if (frame := self._read(data)) is None:
+                if (frame := read(data)) is None:
                     continue
+                read = self._next
                 head, fault = frame.head, frame.fault
                 if fault is not None and fault.code == Code.MOVED:
                     raise _MovedError(fault)
@@ -271,13 +272,21 @@ class ClientStream:
             await write(frame.data)
         await call.done_writing()
 
-    def _read(self, data: bytes) -> ServerFrame | None:
+    def _next(self, data: bytes) -> ServerFrame | None:
         """The frame that has arrived; None, and a line of the log, where it is none."""
         try:
             return read_server(data)
         except WireError as error:
             self._unreadable.add(f"what the cloud sent is dropped: {error}", time.monotonic())
             return None
+
+
+def _first(data: bytes) -> ServerFrame:
+    """The first frame of a stream. Raises _FatalError: the rest will not be of our protocol."""
+    try:
+        return read_server(data)
+    except WireError as error:
+        raise _FatalError(Fault(Code.NOT_A_VERIFIER, str(error))) from None
 
 
 async def _within(seconds: float | None, work: Coroutine[Any, Any, object]) -> bool:

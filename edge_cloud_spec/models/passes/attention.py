@@ -80,9 +80,7 @@ def causal(positions: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
     return mask.masked_fill_(later, float("-inf"))
 
 
-ALIGNED_ELEMENTS = (
-    8  # elements; CUDA's kernels copy a mask whose rows begin elsewhere, at each call
-)
+ALIGNED_ELEMENTS = 8  # CUDA's kernels copy a mask whose rows begin elsewhere, at each call
 
 
 def aligned(shape: Sequence[int], fill: float, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -103,8 +103,9 @@ def run(args: argparse.Namespace) -> list[Row]:
                     outcome.completed and outcome.tokens == own
                     for outcome, (_, _, own) in zip(done, cases, strict=True)
                 ]
+                failed = sum(not outcome.completed for outcome in done)
                 row = _row(preset, rule, temperature, args.prompts, done)
-                rows.append(row | {"equal": sum(equal)})
+                rows.append(row | {"failed": failed, "equal": sum(equal)})
         if args.samples:
             rows += _by_distribution(args, presets, reference, target, spec, robot)
     return rows

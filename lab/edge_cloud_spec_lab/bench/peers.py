@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.presets import load_preset

@@ -16,8 +16,9 @@ from functools import partial
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.measures import Round
-from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.vlm import Vlm

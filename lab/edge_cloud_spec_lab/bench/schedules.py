@@ -33,14 +33,11 @@ from .options import check_counts
 
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
-SCHEDULE_REPLY_TIMEOUT_S = (
-    100.0  # virtual s, longer than any outage or delay: only a lost message reaches it
-)
+# Virtual time, longer than any outage or delay: only a lost message reaches it.
+SCHEDULE_REPLY_TIMEOUT_S = 100.0
 MAX_FAULTS = 5  # of a random schedule, beside the hand-overs
-ON_THE_WAY = (
-    *(fault for fault in MESSAGE_FAULTS if fault != "moved"),
-    "cut",
-)  # cuts come twice as often
+# Cuts come twice as often.
+ON_THE_WAY = (*(fault for fault in MESSAGE_FAULTS if fault != "moved"), "cut")
 SEARCHED = 100  # decodes, for one in which a dense row of P is requested
 SCHEDULES_PER_BATCH = 250  # random schedules that a process takes at a time
 MAX_PRINTED = 20  # failed schedules

@@ -16,9 +16,10 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.processors import LogitsProcessors, adjustment_after
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Drafted, Emit, Event, PromptReady, Received, Send, Work
-from edge_cloud_spec.edge.runner import DecodeSettings, opening_of
+from edge_cloud_spec.edge.runner import opening_of
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server

@@ -9,8 +9,9 @@ from typing import Any
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Connect, Inbox
-from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 
 from .cost_profiles import CostProfile
 from .emulated_link import LinkProfile

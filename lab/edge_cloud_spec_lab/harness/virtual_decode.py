@@ -14,9 +14,10 @@ from random import Random
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish, Received
-from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Part, Picture, Request

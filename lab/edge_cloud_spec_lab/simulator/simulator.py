@@ -336,9 +336,8 @@ def _transform(
     return transform
 
 
-SIMULATOR_CYCLE_S = (
-    0.02  # s between two updates: the newest command is applied and physics caught up
-)
+# Between two updates: the newest command is applied and physics caught up.
+SIMULATOR_CYCLE_S = 0.02
 MAX_STEP = 0.5  # s of physics in one update; what a longer pause of the machine missed is skipped
 MARKER_RATE = 1.0  # Hz
 MIN_IMAGE_SIZE = 32  # pixels

@@ -93,10 +93,8 @@ SHOWN_DECISIONS = 4  # that are remembered
 SHOWN_EVERY_S = 0.1  # s between two pictures, captions or poses
 CAPTION_SCALE = 2  # how many times larger than in RViz the words are drawn
 MAX_LETTERS = 40  # of a state of the time line
-SHOWN_TRAIL_STEP_M, SHOWN_TRAIL_POINTS = (
-    0.1,
-    2000,
-)  # m between two points of the path, and how many of the newest are shown
+# Between two points of the path, and how many of the newest are shown.
+SHOWN_TRAIL_STEP_M, SHOWN_TRAIL_POINTS = 0.1, 2000
 ROBOT_OUTLINE_M = (
     (0.35, 0.0),
     (0.2, 0.15),
@@ -104,7 +102,7 @@ ROBOT_OUTLINE_M = (
     (-0.35, -0.15),
     (0.2, -0.15),
     (0.35, 0.0),
-)  # m
+)
 TURN_ARROW_M, LEAST_ARROW_M = 0.6, 0.01  # m; m and rad that are shown
 NAV_IDLE, NAV_STOPPED = 1, 4  # states of NavStatus
 MOVE_VERB = "move"  # the verb of a NavAction

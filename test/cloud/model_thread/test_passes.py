@@ -205,7 +205,7 @@ def test_a_draft_that_came_during_a_pass_is_heard_before_its_verdict_is_said() -
     do_all(worker)
     assert [type(message) for message in robot.heard[1:]] == [Verdict, Verdict, Fault]
     assert [robot.heard[n].base for n in (1, 2)] == [robot.base, robot.base.extend(OWN[:3])]
-    assert worker.counters.judged == 2
+    assert worker.counters.verified == 2
 
 
 def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
@@ -247,7 +247,7 @@ def test_what_a_robot_that_has_left_still_wanted_is_not_computed_but_its_close_i
     for gone in (robot, closing, new):
         gone.leave()
     do_all(worker)
-    assert worker.counters.judged == 0
+    assert worker.counters.verified == 0
     assert worker.counters.drafts == worker.counters.late == 2
     assert worker.sessions == 1
 

@@ -454,6 +454,19 @@ def test_a_kind_that_the_robot_does_not_know_is_dropped_and_logged_once(
     assert "kind 9 " in line and line.endswith("update edge_cloud_spec on the robot")
 
 
+def test_a_cloud_whose_first_message_cannot_be_read_ends_the_decode_with_that_sentence() -> None:
+    def script(robot: RobotSide) -> Iterator[bytes]:
+        robot.hear()
+        yield LATER_KIND
+        while robot.hear():
+            pass
+
+    with ScriptedCloud(script) as cloud:
+        outcome = decode_at(cloud.address, "cloud_ar")
+    assert outcome.reason == "not_a_verifier"
+    assert outcome.text.endswith("update edge_cloud_spec on the robot")
+
+
 def test_a_robot_of_before_protocol_4_is_told_in_one_sentence_to_be_updated(toy: Any) -> None:
     """As 0.2.0 calls: its decode ends with the text, and its probe finds a verifier that serves."""
     with grpc.insecure_channel(toy.address) as channel:

@@ -229,7 +229,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (says(1), (2, 3)),
             (says(2, 3, 4), (), verdict((0, 1), (2, 3), 4) | {"drafted": 2}),
         ],
-        {"judged": 1, "drafts": 1, "generating": True},
+        {"verified": 1, "drafts": 1, "generating": True},
     ),
     "an early hint is used where the answer reaches its place": (
         cloud_of,
@@ -468,7 +468,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (draft(9, base=PrefixDigest(7, 7)), None),
             (draft(base=after((1, 2, 3))), "bad_draft"),
         ],
-        {"drafts": 6, "verdicts": 1, "judged": 1, "repeated": 1}
+        {"drafts": 6, "verdicts": 1, "verified": 1, "repeated": 1}
         | {"late": 3, "refused": 1, "accounted": 6},
     ),
     "a pushed draft goes on after the leaf that it named, so that what follows it fits too": (

@@ -125,7 +125,7 @@ def test_a_draft_too_large_or_too_deep_is_refused_with_both_numbers(
     said = refusal(cloud.handle(DraftMessage(place, bad, 0)))
     assert complaint in said and (max_tokens > 8 or said.endswith(f" {max_tokens - ahead}"))
     cloud.handle(DraftMessage(place, good, 0))
-    assert (cloud.counters.refused, cloud.counters.judged + cloud.pushed) == (1, 1)
+    assert (cloud.counters.refused, cloud.counters.verified + cloud.pushed) == (1, 1)
 
 
 def test_pushed_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +361,7 @@ def test_a_robot_that_pushes_for_ever_keeps_the_newest_and_no_more() -> None:
     talk.cloud.handle(DraftMessage(place(4), Draft((2,)), 0))  # the newest is among the kept
     talk.cloud.handle(says(*OWN[:4]))
     counters = talk.cloud.counters
-    assert (talk.cloud.pushed, counters.judged) == (0, 2)
+    assert (talk.cloud.pushed, counters.verified) == (0, 2)
     assert counters.accounted == counters.drafts
 
 

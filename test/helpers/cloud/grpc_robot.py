@@ -14,8 +14,9 @@ from PIL import Image
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
-from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.presets import load_preset

@@ -7,7 +7,8 @@ from typing import Any
 
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.edge.decode_options import DecodeSettings
+from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.options import parsed

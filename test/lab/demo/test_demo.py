@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.served_answers import worker_of
 from helpers.lookups import Watched, assert_nothing
 from helpers.processes import processes_with
 
@@ -99,7 +101,9 @@ def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_pat
         path = folder / link
         assert path.is_dir() or path.stat().st_size > 500, link
     again = [*COMMAND, "replay", str(folder / "bag"), "--json", str(out)]
-    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    with Cloud(worker_of()) as cloud:
+        again += ["--cloud", cloud.address]
+        done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(out.read_text())["rows"]
     assert [row["recorded"] for row in rows] == [row["answer"] for row in figures["rows"]]

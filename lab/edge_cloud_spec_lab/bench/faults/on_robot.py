@@ -18,7 +18,7 @@ from std_msgs.msg import Bool
 
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
-from edge_cloud_spec.nav.motion import COMMAND_PERIOD_S
+from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S
 from edge_cloud_spec.nodes.runtime.qos import DECODE, RELIABLE
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Opened, Verdict

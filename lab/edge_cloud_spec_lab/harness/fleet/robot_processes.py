@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_cloud_spec.decoding.preset import Preset
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.errors import UserError
 
 from ..emulated_link import LinkProfile

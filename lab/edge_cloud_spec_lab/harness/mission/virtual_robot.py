@@ -10,7 +10,7 @@ from itertools import count
 
 from edge_cloud_spec.decoding.policy import RULES, SamplingPolicy, temperature_of
 from edge_cloud_spec.decoding.preset import Preset
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.nav.answer import CLAUSES, GRAMMARS, ORDERS, answer_grammar
 from edge_cloud_spec.nav.events import Instruction, Words
 from edge_cloud_spec.nav.footprint import ObstacleSettings

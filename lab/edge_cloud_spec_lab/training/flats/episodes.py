@@ -23,8 +23,8 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS, action_of, parse_action
 from edge_cloud_spec.nav.history import HistorySpec, Turn
-from edge_cloud_spec.nav.motion import Steps, goal_of
 from edge_cloud_spec.nav.pose import Pose, wrap
+from edge_cloud_spec.nav.steps import Steps, goal_of
 
 from ...sim.camera import Camera, encode_jpeg, eye_at
 from ...sim.flat import Flat, Sight, flat_of, make_flat, sight_of

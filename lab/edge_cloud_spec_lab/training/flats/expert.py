@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_cloud_spec.nav.motion import Steps
 from edge_cloud_spec.nav.pose import Pose, wrap
+from edge_cloud_spec.nav.steps import Steps
 
 from ...sim.flat import (
     BACK_FAMILY,

@@ -40,10 +40,8 @@ from .packed import PackedForward
 from .tokenizer import build_tokenizer
 
 QUESTIONS = 2
-WARMUP_SHARE, FULL_RATE_SHARE = (
-    0.02,
-    0.3,
-)  # shares of a stage with a rising and with the full learning rate
+# Of a stage, with a rising and with the full learning rate.
+WARMUP_SHARE, FULL_RATE_SHARE = 0.02, 0.3
 AUXILIARY = 0.6  # weight of the vision head's loss
 SLOT = 36  # at least the tokens of the longest question and answer
 
