@@ -68,13 +68,12 @@ def test_serve_decode_and_doctor_ask_nobody_but_the_verifier(watched: Watched) -
     ) as serve:
         assert serve.stdout is not None
         assert any(line.startswith("serving on") for line in serve.stdout)
-        decode = [*CLI, "decode", PICTURE, "find the blue box", "--cloud", address]
-        done = watched.run(decode)
-        assert (done.returncode, done.stderr) == (0, ""), "nothing of kernels that are not for here"
-        done = watched.run([*CLI, "doctor", "--cloud", address])
-        assert f"cloud: {address} serves" in done.stdout
-        serve.terminate()
+        decoded = watched.run([*CLI, "decode", PICTURE, "find the blue box", "--cloud", address])
+        found = watched.run([*CLI, "doctor", "--cloud", address])
+        serve.terminate()  # before anything is asserted, or a failure waits for it
         serve.stdout.read()
+    assert (decoded.returncode, decoded.stderr) == (0, ""), "no kernels that are not for here"
+    assert f"cloud: {address} serves" in found.stdout
     assert_nothing(watched)
 
 
