@@ -151,7 +151,7 @@ REFUSED = {
     "equality --prompts 0": "--prompts is at least 1",
     "equality --prompts 1 --target /tmp": "/tmp",
     "equality --samples -1": "--samples is 0 or more",
-    "equality --temperature nan": "--temperature must be a number from 0.01 to 10, not nan",
+    "equality --temperature nan": "--temperature must be a number from 0 to 10, not nan",
     "models --rtt nan": "no finite number",
     "models --frames 0": "--frames is at least 1",
     "models --bag /nowhere": "there is no bag",
