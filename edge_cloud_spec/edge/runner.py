@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
-MAX_HEARD = 1024  # messages handled before the draft model continues, even in a flood
+MAX_MESSAGES_BEFORE_PASS = 1024  # of the draft model, which goes on even in a flood
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
 # tokens verified at its begin, and what it added to each branch.
@@ -196,7 +196,7 @@ class DecodeLoop:
         self._work: Work | None = None  # for the draft model, after the current pass
         self._in_pass: Iterable[Branch] = ()  # branches of the current pass
         self._finish: Finish | None = None
-        self._heard = 0  # messages handled since the last pass or layer of the draft model
+        self._handled = 0  # messages handled since the last pass or layer of the draft model
 
     def to_end(self, known_spec: bytes) -> Finish:
         """Handle events until the decoder is finished."""
@@ -281,10 +281,10 @@ class DecodeLoop:
     def _arrived(self) -> Item | None:
         """The next arrived event; None if there is none, or a draft pass is due."""
         self._robot.on_alive()
-        self._heard += 1
-        if self._heard <= MAX_HEARD and not self._inbox.empty():
+        self._handled += 1
+        if self._handled <= MAX_MESSAGES_BEFORE_PASS and not self._inbox.empty():
             return self._inbox.get_nowait()
-        self._heard = 0
+        self._handled = 0
         return None
 
     def _read(self, item: Item) -> Event | None:

@@ -53,7 +53,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Frame:
+class MessageFrame:
     """A message as it travels: its head, and its bytes, which begin with the head."""
 
     head: Head
@@ -69,14 +69,14 @@ class Frame:
         return self.data[self._layout.size :]
 
 
-class ClientFrame(Frame):
+class ClientFrame(MessageFrame):
     """A robot's message."""
 
     _layout = _CLIENT
 
 
 @dataclass(frozen=True)
-class ServerFrame(Frame):
+class ServerFrame(MessageFrame):
     """A cloud's message; of a fault also what it says, which relays act on."""
 
     _layout = _SERVER

@@ -30,7 +30,7 @@ from edge_cloud_spec.edge.events import (
     Inbox,
     Item,
 )
-from edge_cloud_spec.edge.runner import MAX_HEARD, DecodeRunner, Outcome
+from edge_cloud_spec.edge.runner import MAX_MESSAGES_BEFORE_PASS, DecodeRunner, Outcome
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.frames import ServerFrame
@@ -126,7 +126,7 @@ def test_a_flood_keeps_neither_the_drafts_nor_the_deadline_waiting(
 def test_after_a_flood_a_decode_is_as_quick_as_without() -> None:
     """Verdicts are read between the passes of a draft ahead."""
     ended = []
-    for messages in (0, 3 * MAX_HEARD):
+    for messages in (0, 3 * MAX_MESSAGES_BEFORE_PASS):
         decode = Beside(Random(0), "picospec", conditions=Conditions())
         decode.flood = (messages, 0.0)
         decode.run()

@@ -55,7 +55,7 @@ class DrafterTopics:
         self._node, self._text = node, cache(lambda token: tokenizer.decode([token]))
         self._published: GoalStatus | None = None
         self._unreadable = Reports(node.get_logger().warning)
-        self._is_link_heard, self._link_problem = False, ""
+        self._has_link_state, self._link_problem = False, ""
         self.settings = DrafterSettings()
         self.receivers: dict[str, OnReceive] = {}
         self.requests = node.create_publisher(DecodeRequest, "decode_request", DECODE)
@@ -76,7 +76,7 @@ class DrafterTopics:
         def on_link_state(message: LinkState) -> None:
             is_lost = message.state == LinkState.LOST
             problem = f"the link is lost: {message.detail}" if is_lost else ""
-            self._is_link_heard, self._link_problem = True, problem
+            self._has_link_state, self._link_problem = True, problem
             if self._link_problem:
                 on_link_lost()
 
@@ -86,7 +86,7 @@ class DrafterTopics:
     def link_problem(self) -> str:
         """Why the link is lost, by the bridge or because that is gone; empty if it is not."""
         topic = self._node.resolve_topic_name(LINK_STATE)
-        gone = self._is_link_heard and not self._node.count_publishers(topic)
+        gone = self._has_link_state and not self._node.count_publishers(topic)
         return self._link_problem or ("the cloud bridge is gone" if gone else "")
 
     def connect(self, decide: Decide, on_receive: OnReceive) -> TopicTransport:

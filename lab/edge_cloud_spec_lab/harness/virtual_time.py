@@ -19,7 +19,7 @@ from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, SendFrame
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.edge.events import Inbox, Item, LinkLost, LinkUp, OnReceive
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.frames import ClientFrame, Frame, ServerFrame
+from edge_cloud_spec.wire.frames import ClientFrame, MessageFrame, ServerFrame
 from edge_cloud_spec.wire.messages import ClientMessage
 
 from .emulated_link import Direction, LinkProfile
@@ -367,7 +367,7 @@ class VirtualStream:
         self,
         arrivals: Iterable[Arrival],
         far: RobotStream,
-        frame: Frame,
+        frame: MessageFrame,
         arrive: Callable[[VirtualCloud, RobotStream | None, Any], None],
     ) -> None:
         for arrival in arrivals:
