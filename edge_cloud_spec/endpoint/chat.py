@@ -32,8 +32,8 @@ from .fields import BY_NAME, REFUSED
 ROLES = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT}
 MOST_PICTURE_BYTES = 15 * 2**20  # of a request, which is one message of the link
 MOST_STOPS, LONGEST_STOP = 16, 256
-# Otherwise a model may say blanks without end.
-SPARING = {"x-guidance": {"whitespace_pattern": "\\n? {0,16}"}}
+# JSON on one line: a model could say blanks without end.
+ONE_LINE = {"x-guidance": {"whitespace_pattern": " ?"}}
 LONGEST_SCHEMA = MAX_GRAMMAR - 96  # characters, beside what stands around it
 LOW_SIDE = 512  # pixels of a picture with ``detail: low``
 _DATA_URL = re.compile(r"data:[^,;]{0,100};base64,")
@@ -98,8 +98,8 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
         _policy(body, grammar),
         _max_tokens(body),
         _stops(body.get("stop")),
-        _switch(body, "stream"),
-        _switch(options, "include_usage"),
+        _switch(body.get("stream"), "stream"),
+        _switch(options.get("include_usage"), "stream_options.include_usage"),
     )
 
 
@@ -251,7 +251,7 @@ def _grammar(given: Any) -> str:
         raise ApiError("the schema is nested too deep", where) from None
     if len(text) > LONGEST_SCHEMA:
         raise ApiError(f"the schema has more than {LONGEST_SCHEMA} characters", where)
-    return f"start: %json {json.dumps(SPARING | schema)}"
+    return f"start: %json {json.dumps(ONE_LINE | schema)}"
 
 
 def _predicted(given: Any) -> tuple[str, ...]:
@@ -288,11 +288,10 @@ def _text(given: Any, where: str) -> str:
     return given
 
 
-def _switch(given: Mapping[str, Any], name: str) -> bool:
-    value = given.get(name)
-    if value not in (None, True, False) or isinstance(value, int) != isinstance(value, bool):
-        raise ApiError(f"{name} must be true or false", name)
-    return bool(value)
+def _switch(given: Any, where: str) -> bool:
+    if given is not None and not isinstance(given, bool):
+        raise ApiError(f"{where} must be true or false", where)
+    return bool(given)
 
 
 def _number(body: Mapping[str, Any], name: str, usual: float, low: float, high: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 
 from ..cloud.serving.logs import set_up_logging
@@ -11,7 +12,7 @@ from ..edge.decode_options import DecodeKeywords, DecodeOptions
 from ..errors import check_installed, refuse
 from ..models.load_drafter import DraftModelSettings
 from ..options import Bounded, add_options, bounded, described, from_options, like
-from ..wire.channel import check_address, is_loopback
+from ..wire.channel import is_loopback
 from ..wire.secret_files import Reloaded, read_tokens
 
 
@@ -33,8 +34,11 @@ class EndpointSettings(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_address(self.address)
         refuse(
+            (
+                not re.fullmatch(r"(?!unix:)[^/\s]+:\d{1,5}", self.address),
+                f"--address must be HOST:PORT, not {self.address!r:.80}",
+            ),
             (
                 bool(self.ssl_certfile) != bool(self.ssl_keyfile),
                 "https needs both --ssl-certfile and --ssl-keyfile",

@@ -45,8 +45,8 @@ FIELDS = (
     Field(
         "response_format",
         HONOURED,
-        "`text`, `json_object`, `json_schema`: a grammar for the target; a schema of at most 4,000 "
-        "characters",
+        "`text`, `json_object`, `json_schema`: a grammar for the target, on one line; a schema "
+        "of at most 4,000 characters",
     ),
     Field(
         "prediction",

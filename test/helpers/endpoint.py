@@ -44,11 +44,13 @@ class RunningEndpoint(ExitStack):
         self.callback(running.result, 60)
         self.callback(setattr, self.server, "should_exit", True)
 
-    def post(self, body: object, path: str = CHAT, **headers: str) -> tuple[int, dict, Any]:
+    def post(
+        self, body: object, path: str = CHAT, method: str = "POST", **headers: str
+    ) -> tuple[int, dict, Any]:
         """Status, headers and JSON of the answer to a body: an object, or bytes."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection.request("POST", path, data, {**HEADERS, **headers})
+        connection.request(method, path, data, {**HEADERS, **headers})
         response = connection.getresponse()
         said = response.read()
         connection.close()
