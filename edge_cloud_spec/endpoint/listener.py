@@ -25,6 +25,9 @@ class Connection(H11Protocol):
     """A connection, which is closed where no request comes; uvicorn's own waits without end for the
     rest of one that was begun."""
 
+    _silence: asyncio.TimerHandle | None = None
+    _before: object = None  # the request before the one that is awaited
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Await the first request."""
         super().connection_made(transport)
@@ -35,12 +38,21 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._await_request()
 
-    def _await_request(self) -> None:
-        def close(before: object = self.cycle) -> None:
-            if self.cycle is before:
-                self.transport.close()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Await no more."""
+        super().connection_lost(exc)
+        if self._silence is not None:
+            self._silence.cancel()
 
-        self.loop.call_later(REQUEST_S, close)
+    def _await_request(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        self._before = self.cycle
+        self._silence = self.loop.call_later(REQUEST_S, self._close_silent)
+
+    def _close_silent(self) -> None:
+        if self.cycle is self._before:
+            self.transport.close()
 
 
 def listen(address: str) -> socket.socket:
@@ -48,12 +60,17 @@ def listen(address: str) -> socket.socket:
     host, port = host_of(address), address.rpartition(":")[2]
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family, backlog=MOST_CONNECTIONS)
+        address = host, int(port)
+        listening = socket.create_server(address, family=family, backlog=MOST_CONNECTIONS)
     except (OSError, OverflowError, ValueError):
         raise UserError(
             f"cannot listen on {address}: give HOST:PORT with a host of this machine and a free "
             "port (--address)"
         ) from None
+    # Inherited by connections, for which asyncio does not set it: words would wait for a client's
+    # delayed acknowledgement, 40 ms.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:

@@ -10,14 +10,18 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from fuzz import Broken
+from fuzz.endpoint import Echo, ask
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
@@ -29,6 +33,7 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.endpoint import server
 from edge_cloud_spec.endpoint.chat import read_chat
 from edge_cloud_spec.endpoint.server import CHAT, MODELS, MOST_BODY_BYTES
 from edge_cloud_spec.models.load import load
@@ -355,6 +360,18 @@ def test_a_request_that_the_verifier_refuses_is_a_400_with_its_sentence(slow: Sl
         {"model": MODEL, "messages": [said("hello", role="assistant")]}
     )
     assert status == 400 and "ends with a message of the user" in answer["error"]["message"]
+
+
+def test_mutated_requests_are_answered_or_refused_and_harm_nobody(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counter[str]()
+    with RunningEndpoint(slow.decoder, decodes=Echo) as endpoint:
+        ask(endpoint, Random(1), 600, counts)
+        assert counts["400"] > 300 and counts["200"] > 20
+        monkeypatch.setattr(server, "read_chat", lambda *_: {}["a mistake"])
+        with pytest.raises(Broken, match="500"):
+            ask(endpoint, Random(1), 600, counts)
 
 
 # Who may ask, and how much
