@@ -86,6 +86,7 @@ _COMMANDS = {
         "decode one picture and instruction through the link, without ROS",
         "edge.command",
     ),
+    "endpoint": ("serve an OpenAI-compatible API on the robot", "endpoint.command"),
     "replay": ("replay a bag's camera and instruction to the nodes", "replay.command"),
     "commission": (
         "measure what a base, its odometry and its camera really do",

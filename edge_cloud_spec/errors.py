@@ -28,6 +28,7 @@ _OPTIONAL = {
     "prometheus_client": "prometheus-client>=0.20",
     "ray": "ray>=2.60",
     "rosbags": "rosbags>=0.11.9",
+    "uvicorn": "uvicorn>=0.34",
 }
 # What models in torch need: a cloud's own, and drafters that are neither GGUF files nor servers.
 _TORCH = ("torch", "transformers", "safetensors", "torchao")

@@ -289,6 +289,7 @@ class DecodeStats:
     fallbacks: int = 0  # dense P requested because a sparse residual did not suffice
     up_bytes: int = 0
     down_bytes: int = 0
+    prompt_tokens: int = 0  # as the robot counts them; 0: it made no prompt
     failure: str = ""  # of the draft model, after which the cloud continued alone
 
     @property

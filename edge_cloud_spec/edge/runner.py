@@ -382,6 +382,7 @@ class DecodeLoop:
             spec = self._robot.spec_of(data)
             model.crop(spec.vocabulary)
             prompt = model.prompt(self._request, spec)
+            self._decoder.stats.prompt_tokens = len(prompt.input_ids)
             text = self._settings.policy.grammar
             grammar = model.grammar(text, spec) if text else None
             processors = logits_processors(spec, prompt, grammar)

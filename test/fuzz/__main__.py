@@ -1,5 +1,5 @@
-"""So much random input to a verifier, a robot, a navigator, a decoder, the readers of answers, or
-so many bursts of signals to nodes.
+"""So much random input to a verifier, a robot, a navigator, a decoder, the readers of answers, an
+endpoint, or so many bursts of signals to nodes.
 
 PYTHONPATH=test .venv/bin/python -m fuzz navigator --count 1000000 --seed 0
 """
@@ -10,7 +10,7 @@ import argparse
 import sys
 import warnings
 
-from fuzz import Broken, decoder, dialects, navigator, robot, signals, verifier
+from fuzz import Broken, decoder, dialects, endpoint, navigator, robot, signals, verifier
 
 FUZZERS = {
     "verifier": verifier.run,
@@ -18,6 +18,7 @@ FUZZERS = {
     "navigator": navigator.run,
     "decoder": decoder.run,
     "dialects": dialects.run_all,
+    "endpoint": endpoint.run,
     "signals": signals.run,
 }
 
@@ -27,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("what", choices=FUZZERS)
     parser.add_argument(
-        "--count", type=int, default=100_000, help="frames, events, answers or bursts"
+        "--count", type=int, default=100_000, help="frames, events, answers, requests or bursts"
     )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()

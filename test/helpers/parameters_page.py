@@ -1,7 +1,7 @@
 """``make parameters``: docs/parameters.md, from the declarations in the code.
 
 All nodes of the graph; their settings, the arguments of the launch file and the options of
-``serve``, each with its default, what it takes and what it is for.
+``serve`` and ``endpoint``, each with its default, what it takes and what it is for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from edge_cloud_spec.bringup.graph import PACKAGE, GraphSettings, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cloud.command import ServeSettings
+from edge_cloud_spec.endpoint.command import EndpointSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.health import OWNERS
@@ -48,7 +49,7 @@ navigator have `autostart`. How a parameter file is given, and what happens to a
 
 def page() -> str:
     """The page's text."""
-    sections = ["\n".join(part) for part in (_graph(), _nodes(), _launch(), _serve())]
+    sections = ["\n".join(part) for part in (_graph(), _nodes(), _launch(), _commands())]
     return "\n".join([INTRODUCTION, *sections]) + "\n"
 
 
@@ -93,14 +94,20 @@ def _launch() -> Iterator[str]:
     yield from _table("## Arguments of `go2_nav.launch.py`", "argument", rows)
 
 
-def _serve() -> Iterator[str]:
+def _commands() -> Iterator[str]:
     yield "\n## Options of `edge-cloud-spec serve`"
     for group in vars(ServeSettings()).values():
-        rows = (
-            (flag(name, meta), _default(value), _takes(value, meta), meta["about"])
-            for name, (value, meta) in flat_fields(group).items()
-        )
-        yield from _table(f"### {title(group)}", "option", rows)
+        yield from _options(f"### {title(group)}", group)
+    of = "## Options of `edge-cloud-spec endpoint`, beside those of the link and the drafter"
+    yield from _options(of, EndpointSettings())
+
+
+def _options(heading: str, settings: object) -> Iterator[str]:
+    rows = (
+        (flag(name, meta), _default(value), _takes(value, meta), meta["about"])
+        for name, (value, meta) in flat_fields(settings).items()
+    )
+    yield from _table(heading, "option", rows)
 
 
 def _default(value: Any) -> Any:

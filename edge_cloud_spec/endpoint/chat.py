@@ -1,0 +1,304 @@
+"""Reads a chat request of the API: what it asks is a decode, or an error in the API's form."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..decoding.policy import MAX_GRAMMAR, SamplingPolicy
+from ..edge.decode_options import MAX_ANSWER_TOKENS
+from ..errors import UserError
+from ..models.image import decode_image
+from ..request import (
+    ASSISTANT,
+    LONGEST_CANDIDATE,
+    MOST_MESSAGES,
+    MOST_PARTS,
+    MOST_PICTURES,
+    SYSTEM,
+    USER,
+    Message,
+    Part,
+    Picture,
+    Request,
+)
+from .fields import BY_NAME, REFUSED
+
+ROLES = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT}
+MOST_PICTURE_BYTES = 15 * 2**20  # of a request, which is one message of the link
+MOST_STOPS, LONGEST_STOP = 16, 256
+# JSON on one line: a model could say blanks without end.
+ONE_LINE = {"x-guidance": {"whitespace_pattern": " ?"}}
+LONGEST_SCHEMA = MAX_GRAMMAR - 96  # characters, beside what stands around it
+LOW_SIDE = 512  # pixels of a picture with ``detail: low``
+_DATA_URL = re.compile(r"data:[^,;]{0,100};base64,")
+
+
+class ApiError(Exception):
+    """A request that gets no answer: HTTP status, text, and the field and code for programs.
+
+    retry_s: seconds after which it may be sent again; 0: unknown.
+    """
+
+    def __init__(
+        self, text: str, param: str = "", status: int = 400, code: str = "", retry_s: float = 0.0
+    ) -> None:
+        super().__init__(text)
+        self.param, self.status, self.code, self.retry_s = param, status, code, retry_s
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error in the API's form."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        about = {"type": kind, "param": self.param or None, "code": self.code or None}
+        return {"error": {"message": str(self), **about}}
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """What a chat request asks for.
+
+    max_tokens: 0 means the verifier's limit. stops: texts before which the answer ends.
+    """
+
+    model: str
+    request: Request
+    policy: SamplingPolicy
+    max_tokens: int
+    stops: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+
+
+def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
+    """The chat request in the body of an HTTP request, for one of these models; raises ApiError."""
+    body = _json(data)
+    for name, value in body.items():
+        _check_field(name, value)
+    model = _text(body.get("model"), "model")
+    if model not in models:
+        raise ApiError(
+            f"there is no model {model!r:.80} here, but {', '.join(models)}: ask for that, or give "
+            "the endpoint this name (--served-model-name)",
+            "model",
+            404,
+            "model_not_found",
+        )
+    options = _object(body.get("stream_options", {}), "stream_options")
+    _check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
+    grammar = _grammar(body.get("response_format"))
+    return ChatRequest(
+        model,
+        Request(_messages(body), _predicted(body.get("prediction")), continues=True),
+        _policy(body, grammar),
+        _max_tokens(body),
+        _stops(body.get("stop")),
+        _switch(body.get("stream"), "stream"),
+        _switch(options.get("include_usage"), "stream_options.include_usage"),
+    )
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    def no_number(text: str) -> None:
+        raise ValueError(f"{text} is no number of JSON")
+
+    try:
+        body = json.loads(data.decode(), parse_constant=no_number)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the body is no JSON in UTF-8 ({error!s:.80}): send an object") from None
+    # null is what a client says of a field that it does not use
+    given = _object(body, "the body").items()
+    return {name: value for name, value in given if value is not None}
+
+
+def _check_field(name: str, value: Any) -> None:
+    """Raise ApiError for a field that is refused, or unknown."""
+    field = BY_NAME.get(name)
+    if field is None:
+        raise ApiError(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
+    if field.treatment == REFUSED and value not in field.neutral:
+        raise ApiError(f"{name} is not supported ({field.about}): leave it out", name)
+
+
+def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    given = body.get("messages")
+    if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
+        raise ApiError(f"messages must be a list of 1 to {MOST_MESSAGES} messages", "messages")
+    messages = tuple(_message(each, f"messages[{at}]") for at, each in enumerate(given))
+    pictures = [picture for message in messages for picture in message.pictures]
+    if (
+        len(pictures) > MOST_PICTURES
+        or sum(len(each.data) for each in pictures) > MOST_PICTURE_BYTES
+    ):
+        raise ApiError(
+            f"a request has at most {MOST_PICTURES} pictures of {MOST_PICTURE_BYTES} bytes in all",
+            "messages",
+        )
+    return messages
+
+
+def _message(given: Any, where: str) -> Message:
+    message = _object(given, where)
+    _check_keys(message, where, ("role", "content"))
+    role, content = message.get("role"), message.get("content")
+    if role not in (*ROLES,):
+        raise ApiError(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r:.80}", where)
+    if isinstance(content, list) and len(content) <= MOST_PARTS:
+        parts = [_part(each, f"{where}.content[{at}]") for at, each in enumerate(content)]
+    elif content is None and role == "assistant":
+        parts = []
+    else:
+        parts = [_text(content, f"{where}.content")]
+    if role != "user" and not all(isinstance(part, str) for part in parts):
+        raise ApiError(f"{where}: pictures are the user's, not of role {role}", where)
+    return Message(ROLES[role], tuple(parts))
+
+
+def _part(given: Any, where: str) -> Part:
+    part = _object(given, where)
+    kind = part.get("type")
+    if kind == "text":
+        _check_keys(part, where, ("type", "text"))
+        return _text(part.get("text"), f"{where}.text")
+    if kind != "image_url":
+        raise ApiError(f"{where} is of type {kind!r:.80}: only text and image_url are read", where)
+    _check_keys(part, where, ("type", "image_url"))
+    shown = _object(part.get("image_url"), f"{where}.image_url")
+    _check_keys(shown, f"{where}.image_url", ("url", "detail"))
+    if shown.get("detail") not in (None, "auto", "high", "low"):
+        raise ApiError(f"{where}.image_url.detail must be auto, high or low", where)
+    return _picture(shown.get("url"), shown.get("detail") == "low", f"{where}.image_url.url")
+
+
+def _picture(url: Any, small: bool, where: str) -> Picture:
+    """The picture of a data URL. Its media type is not looked at: the bytes say what they are."""
+    found = _DATA_URL.match(url) if isinstance(url, str) else None
+    if found is None:
+        raise ApiError(
+            f"{where} must be a data URL (data:image/jpeg;base64,...): nothing is fetched from the "
+            "robot's network",
+            where,
+        )
+    try:
+        data = base64.b64decode(url[found.end() :], validate=True)
+    except ValueError:
+        raise ApiError(f"{where} is no base64", where) from None
+    if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
+        raise ApiError(f"{where} is neither a JPEG nor a PNG", where)
+    if not small:
+        return Picture.of(data)
+    try:
+        width, height = decode_image(data).size
+    except UserError as error:
+        raise ApiError(f"{where}: {error}", where) from None
+    scale = LOW_SIDE / max(width, height)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return Picture.of(data, size if scale < 1 else (0, 0))
+
+
+def _policy(body: Mapping[str, Any], grammar: str) -> SamplingPolicy:
+    top_p = _number(body, "top_p", 1.0, 0.0, 1.0)
+    top_k = max(0, int(_number(body, "top_k", 0, -1, 2**31 - 1)))
+    # An absent temperature is greedy, but for who asks to sample otherwise.
+    usual = 1.0 if top_k or top_p < 1 else 0.0
+    temperature = _number(body, "temperature", usual, 0.0, 2.0) or 0.0  # not -0.0
+    drawn = secrets.randbits(63) if temperature else 0
+    seed = int(_number(body, "seed", drawn, -(2**63), 2**64 - 1)) % 2**64
+    if not top_p:
+        raise ApiError("top_p must be above 0", "top_p")
+    return SamplingPolicy(temperature, top_k, top_p, seed, grammar)
+
+
+def _max_tokens(body: Mapping[str, Any]) -> int:
+    names = [name for name in ("max_completion_tokens", "max_tokens") if name in body]
+    asked = {int(_number(body, name, 1, 1, 2**63)) for name in names}
+    if len(asked) > 1:
+        raise ApiError("max_tokens and max_completion_tokens differ: give one", "max_tokens")
+    return min(*asked, MAX_ANSWER_TOKENS) if asked else 0
+
+
+def _stops(given: Any) -> tuple[str, ...]:
+    stops = [given] if isinstance(given, str) else [] if given is None else given
+    if not isinstance(stops, list) or len(stops) > MOST_STOPS:
+        raise ApiError(f"stop must be a text, or a list of at most {MOST_STOPS}", "stop")
+    texts = tuple(_text(each, "stop") for each in stops)
+    if not all(0 < len(text) <= LONGEST_STOP for text in texts):
+        raise ApiError(f"a text of stop has 1 to {LONGEST_STOP} characters", "stop")
+    return texts
+
+
+def _grammar(given: Any) -> str:
+    """The grammar of a ``response_format``, in llguidance's Lark dialect."""
+    if given is None:
+        return ""
+    form, where = _object(given, "response_format"), "response_format"
+    schema: Any = {"type": "object"}
+    if form.get("type") == "json_schema":
+        schema = _object(form.get("json_schema"), f"{where}.json_schema").get("schema")
+        _object(schema, f"{where}.json_schema.schema")
+    elif form.get("type") not in ("text", "json_object"):
+        raise ApiError(f"{where}.type must be text, json_object or json_schema", where)
+    if form["type"] == "text":
+        return ""
+    try:
+        text = json.dumps(schema)
+    except RecursionError:
+        raise ApiError("the schema is nested too deep", where) from None
+    if len(text) > LONGEST_SCHEMA:
+        raise ApiError(f"the schema has more than {LONGEST_SCHEMA} characters", where)
+    return f"start: %json {json.dumps(ONE_LINE | schema)}"
+
+
+def _predicted(given: Any) -> tuple[str, ...]:
+    """What is drafted with the prompt: the beginning of the predicted text."""
+    if given is None:
+        return ()
+    content = _object(given, "prediction").get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [_text(_object(part, "prediction").get("text"), "prediction") for part in parts]
+    text = "".join(texts)[:LONGEST_CANDIDATE]
+    return (text,) if text else ()
+
+
+def _object(given: Any, where: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ApiError(f"{where} must be a JSON object", where.partition("[")[0])
+    return given
+
+
+def _check_keys(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
+    """Raise ApiError for a key that says something and is not known."""
+    for name, value in given.items():
+        if name not in known and value not in (None, "", [], {}):
+            raise ApiError(f"{where} has {name!r:.80}, which is not supported: leave it out", where)
+
+
+def _text(given: Any, where: str) -> str:
+    if not isinstance(given, str):
+        raise ApiError(f"{where} must be a text, not {type(given).__name__}", where)
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ApiError(f"{where} has half a surrogate pair: send whole characters", where) from None
+    return given
+
+
+def _switch(given: Any, where: str) -> bool:
+    if given is not None and not isinstance(given, bool):
+        raise ApiError(f"{where} must be true or false", where)
+    return bool(given)
+
+
+def _number(body: Mapping[str, Any], name: str, usual: float, low: float, high: float) -> float:
+    """A number from low to high; a whole one where ``usual`` is one."""
+    value = body.get(name, usual)
+    kinds = (int, float) if isinstance(usual, float) else int
+    if not isinstance(value, kinds) or isinstance(value, bool) or not low <= value <= high:
+        kind = "a number" if isinstance(usual, float) else "a whole number"
+        raise ApiError(f"{name} must be {kind} from {low:g} to {high:g}, not {value!r:.40}", name)
+    return value

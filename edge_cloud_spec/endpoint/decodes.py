@@ -1,0 +1,133 @@
+"""Decodes chat requests one at a time, with the robot's one drafter; others wait in a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from ..decoding.mean import Mean
+from ..edge.events import Abort, Cut, Emit, Inbox
+from ..edge.picture_decoder import Decoder
+from ..edge.runner import Outcome, decode_text, ids_per_token
+from ..wire.messages import CUT, END, Code
+from .chat import ApiError, ChatRequest
+from .stop_texts import StopTexts
+
+log = logging.getLogger(__name__)
+
+LOWEST_RETRY_S = 1.0
+FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measured
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of an answer, in the API's words. usage: its numbers of tokens."""
+
+    finish_reason: str
+    usage: dict[str, object]
+
+
+class Decodes:
+    """A decoder for many clients; belongs to one asyncio loop."""
+
+    def __init__(self, decoder: Decoder, queue: int) -> None:
+        """queue: the most requests that wait."""
+        self._decoder, self._queue = decoder, queue
+        self._pool = ThreadPoolExecutor(1, "decode")
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._seconds = Mean(FIRST_DECODE_S, 1.0, decay=0.8)  # of a decode
+
+    @property
+    def target(self) -> str:
+        """The identity of the verifier's target; empty before its first answer."""
+        return self._decoder.runner.target
+
+    async def close(self) -> None:
+        """Wait for the last decode, which nobody reads any more, and end the thread."""
+        await self._turn.acquire()
+        self._pool.shutdown()
+
+    async def stream(self, chat: ChatRequest) -> AsyncGenerator[str | Finished, None]:
+        """Yield words as they are verified, and the end last; ApiError: there is none.
+
+        To close the iterator ends the decode.
+        """
+        await self._take_turn()
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
+
+        def on_text(emit: Emit, more: str, answer: str, reason: str) -> None:
+            nonlocal kept
+            if not stops.found:
+                kept = emit.position + len(emit.tokens)
+                words = stops.add(more, ended=bool(reason))
+                loop.call_soon_threadsafe(arrived.put_nowait, words)
+                if stops.found:
+                    inbox.put(Cut())
+
+        def decode() -> Outcome:
+            settings = replace(
+                self._decoder.settings,
+                rule="coupled" if chat.policy.temperature else "greedy",
+                policy=chat.policy,
+                max_tokens=chat.max_tokens,
+            )
+            nonce, connect = secrets.randbits(64), self._decoder.client.connect
+            runner = self._decoder.runner
+            return decode_text(runner, chat.request, settings, nonce, connect, on_text, inbox)
+
+        under_way = loop.run_in_executor(self._pool, decode)
+        under_way.add_done_callback(lambda _: self._turn.release())
+        under_way.add_done_callback(lambda _: arrived.put_nowait(None))
+        try:
+            while (words := await arrived.get()) is not None:
+                if words:
+                    yield words
+            yield self._finished(under_way.result(), kept)
+        finally:
+            inbox.put(Abort("nobody reads it"))
+
+    async def _take_turn(self) -> None:
+        if self._turn.locked() and self._waiting >= self._queue:
+            seconds = max(LOWEST_RETRY_S, self._seconds.value * self._waiting)
+            text = f"{self._waiting} requests wait already: try again in {seconds:.0f} s"
+            raise ApiError(text, status=429, code="rate_limit_exceeded", retry_s=seconds)
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+
+    def _finished(self, outcome: Outcome, kept: int) -> Finished:
+        """The end of a decode's answer, of which the first ``kept`` tokens count; ApiError: there
+        is no answer."""
+        for caution in outcome.cautions:
+            log.warning("%s", caution)
+        if not outcome.completed:
+            is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE)
+            text = outcome.text or outcome.reason
+            raise ApiError(
+                text,
+                status=400 if is_wrong else 503,
+                retry_s=outcome.retry_after_s,
+                code=outcome.reason,
+            )
+        self._seconds.observe(outcome.seconds)
+        a_token = ids_per_token(self._decoder.runner.draft_model.tokenizer_digest)
+        said, stats = -(-kept // a_token), outcome.stats
+        usage = {
+            "prompt_tokens": stats.prompt_tokens,
+            "completion_tokens": said,
+            "total_tokens": stats.prompt_tokens + said,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": stats.accepted,
+                "rejected_prediction_tokens": stats.tested - stats.accepted,
+            },
+        }
+        is_whole = outcome.reason in (END, CUT)
+        return Finished("stop" if is_whole else "length", usage)

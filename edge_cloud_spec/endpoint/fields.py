@@ -1,0 +1,94 @@
+"""What the endpoint makes of each field of a chat request; docs/endpoint.md shows this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+HONOURED, WITHOUT_EFFECT, REFUSED = "honoured", "without effect", "refused"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a request: what becomes of it, and how, in a phrase.
+
+    neutral: values of a refused field that ask for nothing, and are accepted.
+    """
+
+    name: str
+    treatment: str
+    about: str
+    neutral: tuple[Any, ...] = ()
+
+
+FIELDS = (
+    Field("model", HONOURED, "a served name; the answer is the target's"),
+    Field(
+        "messages",
+        HONOURED,
+        "of system (or developer), user and assistant; texts, and JPEG or PNG pictures as data "
+        "URLs, in their order; `detail: low` shrinks a picture to 512 pixels a side",
+    ),
+    Field("stream", HONOURED, "words as they are verified"),
+    Field("stream_options", HONOURED, "`include_usage`"),
+    Field("max_completion_tokens", HONOURED, "at most; absent: the verifier's limit"),
+    Field("max_tokens", HONOURED, "an older name of the same"),
+    Field(
+        "temperature",
+        HONOURED,
+        "0 to 2; absent: 0, or 1 where `top_p` or `top_k` is given. Above 0 the rule is coupled",
+    ),
+    Field("top_p", HONOURED, "above 0, up to 1"),
+    Field("top_k", HONOURED, "0 or -1: all tokens"),
+    Field("seed", HONOURED, "of the sampling; absent: another one each time"),
+    Field("stop", HONOURED, "up to 16 texts; the answer ends before the first that it says"),
+    Field(
+        "response_format",
+        HONOURED,
+        "`text`, `json_object`, `json_schema`: a grammar for the target, on one line; a schema "
+        "of at most 4,000 characters",
+    ),
+    Field(
+        "prediction",
+        HONOURED,
+        "a draft: its first 256 characters are verified in one pass with the prompt",
+    ),
+    Field("user", WITHOUT_EFFECT, "nothing is kept of who asks"),
+    Field("metadata", WITHOUT_EFFECT, "nothing is stored"),
+    Field("store", WITHOUT_EFFECT, "nothing is stored"),
+    Field("service_tier", WITHOUT_EFFECT, "there is one"),
+    Field("safety_identifier", WITHOUT_EFFECT, "nothing is kept of who asks"),
+    Field("prompt_cache_key", WITHOUT_EFFECT, "prompts are kept by their content"),
+    Field("prompt_cache_retention", WITHOUT_EFFECT, "prompts are kept while there is room"),
+    Field("reasoning_effort", WITHOUT_EFFECT, "the target answers at once, without reasoning"),
+    Field("verbosity", WITHOUT_EFFECT, "a hint to models that were trained on it"),
+    Field("n", REFUSED, "one answer a request", (1,)),
+    Field("tools", REFUSED, "no tools", ([],)),
+    Field("tool_choice", REFUSED, "no tools", ("none", "auto")),
+    Field("parallel_tool_calls", REFUSED, "no tools", (True, False)),
+    Field("functions", REFUSED, "no tools", ([],)),
+    Field("function_call", REFUSED, "no tools", ("none", "auto")),
+    Field("logprobs", REFUSED, "the robot is not told them", (False,)),
+    Field("top_logprobs", REFUSED, "the robot is not told them", (0,)),
+    Field("logit_bias", REFUSED, "would be another target", ({},)),
+    Field("frequency_penalty", REFUSED, "would be another target", (0,)),
+    Field("presence_penalty", REFUSED, "would be another target", (0,)),
+    Field("repetition_penalty", REFUSED, "is the checkpoint's own", (1,)),
+    Field("min_p", REFUSED, "would be another target", (0,)),
+    Field("modalities", REFUSED, "text is all it answers with", (["text"],)),
+    Field("audio", REFUSED, "text is all it answers with"),
+    Field("web_search_options", REFUSED, "no request leaves the robot but to the verifier"),
+    Field(
+        "chat_template_kwargs",
+        REFUSED,
+        "the template is the target's",
+        ({}, {"enable_thinking": False}),
+    ),
+)
+BY_NAME = {field.name: field for field in FIELDS}
+
+
+def table() -> str:
+    """The table of docs/endpoint.md."""
+    rows = [f"| `{field.name}` | {field.treatment} | {field.about} |" for field in FIELDS]
+    return "\n".join(["| field | | |", "|---|---|---|", *rows])

@@ -1,0 +1,126 @@
+"""Serves the endpoint by uvicorn (the extra ``endpoint``): sockets, TLS, silent connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ..errors import UserError
+from ..signals import handled
+from ..wire.channel import host_of
+from ..wire.secret_files import Reloaded, read_pair
+from .server import Endpoint
+
+REQUEST_S = 30.0  # within which a connection begins a request
+MOST_CONNECTIONS = 256
+GRACE_S = 2  # for answers under way, when it ends
+
+
+class Connection(H11Protocol):
+    """A connection, which is closed where no request comes; uvicorn's own waits without end for the
+    rest of one that was begun."""
+
+    _silence: asyncio.TimerHandle | None = None
+    _before: object = None  # the request before the one that is awaited
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Await the first request."""
+        super().connection_made(transport)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        """Await the next request."""
+        super().on_response_complete()
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Await no more."""
+        super().connection_lost(exc)
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def _await_request(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        self._before = self.cycle
+        self._silence = self.loop.call_later(REQUEST_S, self._close_silent)
+
+    def _close_silent(self) -> None:
+        if self.cycle is self._before:
+            self.transport.close()
+
+
+def listen(address: str) -> socket.socket:
+    """A socket that listens at HOST:PORT; raises UserError."""
+    host, port = host_of(address), address.rpartition(":")[2]
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        address = host, int(port)
+        listening = socket.create_server(address, family=family, backlog=MOST_CONNECTIONS)
+    except (OSError, OverflowError, ValueError):
+        raise UserError(
+            f"cannot listen on {address}: give HOST:PORT with a host of this machine and a free "
+            "port (--address)"
+        ) from None
+    # Inherited by connections, for which asyncio does not set it: words would wait for a client's
+    # delayed acknowledgement, 40 ms.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
+    """The server's side of TLS, which takes files that were replaced; None without a certificate.
+    Raises UserError."""
+    if not certificate:
+        return None
+    files = Reloaded(lambda: read_pair(certificate, key), certificate, key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    def renew(*_: Any) -> None:  # of the handshakes after this one
+        if files.renew():
+            context.load_cert_chain(certificate, key)
+
+    context.sni_callback = renew
+    return context
+
+
+def make_server(app: Endpoint, tls: ssl.SSLContext | None) -> uvicorn.Server:
+    """The HTTP server of an endpoint."""
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=int(REQUEST_S),
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    config.load()
+    config.ssl = tls
+    return uvicorn.Server(config)
+
+
+def serve(app: Endpoint, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    """Serve until SIGINT, SIGTERM or SIGHUP."""
+    server = make_server(app, tls)
+
+    def stop(*_: Any) -> None:  # uvicorn raises the signal again when it has stopped
+        server.should_exit = True
+
+    async def run() -> None:
+        await server.serve([listening])
+        await app.close()
+
+    with handled(stop):
+        asyncio.run(run())

@@ -1,0 +1,239 @@
+"""The endpoint's HTTP, an ASGI application: paths, access, bodies, answers in the API's forms."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import math
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from ..errors import TRACEBACKS, UserError
+from ..wire.channel import is_loopback
+from .chat import ApiError, ChatRequest, read_chat
+from .decodes import Decodes, Finished
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MOST_BODY_BYTES = 24 * 2**20
+MOST_BODIES_BYTES = 4 * MOST_BODY_BYTES  # that are read at a time
+BODY_S = 30.0  # within which a body arrives
+CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+
+
+class Endpoint:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        decodes: Decodes,
+        models: Sequence[str],
+        keys: Callable[[], Sequence[str]],
+        timeout_s: float,
+    ) -> None:
+        """models: names that requests may ask for. keys: the API keys, one of which a request
+        shows; none: it need not, and must name this machine as its host. timeout_s: of a request,
+        from its body to its end."""
+        self._decodes, self._models, self._keys = decodes, models, keys
+        self._timeout_s = timeout_s
+        self._reading = 0  # bytes of the bodies that are being read
+        self._since = int(time.time())
+
+    async def close(self) -> None:
+        """Wait for the last decode."""
+        await self._decodes.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an HTTP request."""
+        answer = Answer(send)
+        try:
+            await self._answer(scope, receive, answer)
+        except ApiError as error:
+            await answer.fail(error)
+        except UserError as error:
+            await answer.fail(ApiError(str(error), status=500))
+        except Exception as error:
+            TRACEBACKS.debug("a request failed", exc_info=error)
+            log.error("a request failed: %s", type(error).__name__)
+            await answer.fail(ApiError("the endpoint failed: see its log", status=500))
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+        headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
+        self._check_access(headers)
+        path, method = scope["path"].rstrip("/"), scope["method"]
+        if path == CHAT and method == "POST":
+            await self._chat(headers, receive, answer)
+        elif path == MODELS and method == "GET":
+            await answer.send({"object": "list", "data": list(map(self._model, self._models))})
+        elif (name := path.removeprefix(f"{MODELS}/")) in self._models and method == "GET":
+            await answer.send(self._model(name))
+        elif path in (CHAT, MODELS):
+            raise ApiError(f"{path} is not for {method}", status=405)
+        else:
+            raise ApiError(
+                f"there is no {method} {path!r:.80} here, but POST {CHAT} and GET {MODELS}",
+                status=404,
+            )
+
+    def _model(self, name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._since,
+            "owned_by": "robot",
+        }
+
+    def _check_access(self, headers: dict[str, bytes]) -> None:
+        """Raise ApiError for who has no key; where none is needed, for web pages, which have a
+        browser ask this machine under a name of theirs."""
+        keys, shown = self._keys(), headers.get("authorization", b"")
+        if keys and not any(hmac.compare_digest(shown, b"Bearer " + k.encode()) for k in keys):
+            text = "the API key is missing or wrong: give the client one of --api-key-file"
+            raise ApiError(text, status=401, code="invalid_api_key")
+        host = re.sub(r":\d*$", "", headers.get("host", b"").decode("latin-1")).strip("[]")
+        if not keys and not is_loopback(f"[{host}]:0"):
+            raise ApiError(f"this endpoint is not {host!r:.80}: ask 127.0.0.1", status=403)
+
+    async def _chat(self, headers: dict[str, bytes], receive: Receive, answer: Answer) -> None:
+        kind = headers.get("content-type", b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":  # a web page could send another one unasked
+            raise ApiError("the content-type must be application/json", status=415)
+        chat = read_chat(await self._body(receive), self._models)
+        work = asyncio.ensure_future(self._decode(chat, answer))
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            done, _ = await asyncio.wait(
+                (work, gone), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in (gone, work):
+                if not task.done():
+                    task.cancel()
+        if not done:
+            raise ApiError(f"the answer took longer than {self._timeout_s:g} s", status=504)
+        if work in done:
+            work.result()
+
+    async def _body(self, receive: Receive) -> bytes:
+        """A request's whole body; raises ApiError."""
+        body, end = bytearray(), time.monotonic() + BODY_S
+        try:
+            more = True
+            while more:
+                left = max(0.0, end - time.monotonic())
+                message = await asyncio.wait_for(receive(), left)
+                if message["type"] == "http.disconnect":
+                    raise ApiError("the client is gone")
+                part = message.get("body", b"")
+                if len(body) + len(part) > MOST_BODY_BYTES:
+                    raise ApiError(f"a body has at most {MOST_BODY_BYTES} bytes", status=413)
+                if self._reading + len(part) > MOST_BODIES_BYTES:
+                    text = "other requests are being read: try again"
+                    raise ApiError(text, status=429, retry_s=1.0)
+                self._reading += len(part)
+                body += part
+                more = message.get("more_body", False)
+        except asyncio.TimeoutError:
+            raise ApiError(f"the body did not arrive within {BODY_S:g} s", status=408) from None
+        finally:
+            self._reading -= len(body)
+        return bytes(body)
+
+    async def _decode(self, chat: ChatRequest, answer: Answer) -> None:
+        head = {
+            "id": f"chatcmpl-{secrets.token_hex(16)}",
+            "created": int(time.time()),
+            "model": chat.model,
+        }
+        said = ""
+        async with aclosing(self._decodes.stream(chat)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Finished):
+                    end = piece
+                elif chat.stream:
+                    await answer.chunk(head, piece)
+                else:
+                    said += piece
+        head["system_fingerprint"] = self._decodes.target
+        if chat.stream:
+            await answer.end(head, end, chat.include_usage)
+            return
+        message = {"role": "assistant", "content": said, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None}
+        choice["finish_reason"] = end.finish_reason
+        whole = {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
+        await answer.send(whole)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Answer:
+    """The response to one request: a JSON object, or a stream of them as server-sent events."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun = False
+
+    async def send(
+        self, body: object, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """Send the whole response."""
+        data = json.dumps(body).encode()
+        kind = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(data)))
+        await self._start(status, (*kind, *headers))
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def fail(self, error: ApiError) -> None:
+        """Send an error: as the response, or as the stream's last event."""
+        if self._begun:
+            await self._events(error.body, more=False)
+            return
+        seconds = b"%d" % math.ceil(error.retry_s)
+        await self.send(
+            error.body, error.status, [(b"retry-after", seconds)] if error.retry_s else []
+        )
+
+    async def chunk(self, head: dict[str, Any], words: str) -> None:
+        """Send words of a stream."""
+        first = [] if self._begun else [_chunk(head, {"role": "assistant", "content": ""})]
+        await self._events(*first, _chunk(head, {"content": words}))
+
+    async def end(self, head: dict[str, Any], end: Finished, with_usage: bool) -> None:
+        """End a stream."""
+        first = [] if self._begun else [_chunk(head, {"role": "assistant", "content": ""})]
+        usage = [_chunk(head) | {"usage": end.usage}] if with_usage else []
+        last = _chunk(head, {}, end.finish_reason)
+        await self._events(*first, last, *usage, "[DONE]", more=False)
+
+    async def _events(self, *events: object, more: bool = True) -> None:
+        if not self._begun:
+            kind = (b"content-type", b"text/event-stream; charset=utf-8")
+            await self._start(200, (kind, (b"cache-control", b"no-store")))
+        texts = (event if isinstance(event, str) else json.dumps(event) for event in events)
+        data = "".join(f"data: {text}\n\n" for text in texts).encode()
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self._begun = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def _chunk(
+    head: dict[str, Any], delta: dict[str, str] | None = None, finish: str | None = None
+) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    choices = [] if delta is None else [choice]
+    return {**head, "object": "chat.completion.chunk", "choices": choices}

@@ -1,0 +1,269 @@
+"""Chat requests become requests of messages, or errors that name the field; no server is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.checkpoints import jpeg
+from helpers.endpoint import MODEL, asked, said, shown
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.endpoint.chat import ApiError, ChatRequest, read_chat
+from edge_cloud_spec.endpoint.fields import BY_NAME, HONOURED, REFUSED, table
+from edge_cloud_spec.endpoint.stop_texts import StopTexts
+from edge_cloud_spec.request import Message, Picture
+
+PAGE = Path(__file__).parents[2] / "docs/endpoint.md"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+
+
+def read(body: Any) -> ChatRequest:
+    return read_chat(json.dumps(body).encode(), (MODEL, "gpt-4o"))
+
+
+def refusal(body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        read(body)
+    error = caught.value
+    assert 10 < len(str(error)) < 400 and str(error).isprintable()
+    told = error.body["error"]
+    assert told["message"] == str(error) and {*told} == {"message", "type", "param", "code"}
+    return error
+
+
+# Each field of the table: values that are taken, with what they make of the request, and values
+# that are refused.
+
+Value = Callable[[ChatRequest], object]
+TAKEN: dict[str, list[tuple[Any, Value, object]]] = {
+    "model": [(MODEL, lambda c: c.model, MODEL), ("gpt-4o", lambda c: c.model, "gpt-4o")],
+    "messages": [
+        ([said("a")], lambda c: c.request.messages, (Message("user", ("a",)),)),
+        (
+            [{"role": "developer", "content": "b"}, {"role": "user", "content": "a"}],
+            lambda c: c.request.messages,
+            (Message("system", ("b",)), Message("user", ("a",))),
+        ),
+        (
+            [said("a"), {"role": "assistant", "content": "b", "refusal": None, "tool_calls": []}],
+            lambda c: c.request.messages[1],
+            Message("assistant", ("b",)),
+        ),
+        (
+            [said(shown(jpeg(1), detail="high"), "is left of", shown(jpeg(2)))],
+            lambda c: c.request.messages[0].parts,
+            (Picture.of(jpeg(1)), "is left of", Picture.of(jpeg(2))),
+        ),
+    ],
+    "stream": [(True, lambda c: c.stream, True), (False, lambda c: c.stream, False)],
+    "stream_options": [({"include_usage": True}, lambda c: c.include_usage, True)],
+    "max_completion_tokens": [(7, lambda c: c.max_tokens, 7)],
+    "max_tokens": [(7, lambda c: c.max_tokens, 7), (10**12, lambda c: c.max_tokens, 65_536)],
+    "temperature": [
+        (0, lambda c: c.policy, GREEDY),
+        (0.5, lambda c: c.policy.temperature, 0.5),
+    ],
+    "top_p": [
+        (0.9, lambda c: (c.policy.top_p, c.policy.temperature), (0.9, 1.0)),
+        (1, lambda c: c.policy, GREEDY),
+    ],
+    "top_k": [
+        (5, lambda c: (c.policy.top_k, c.policy.temperature), (5, 1.0)),
+        (-1, lambda c: c.policy, GREEDY),
+    ],
+    "seed": [(3, lambda c: c.policy.seed, 3), (-1, lambda c: c.policy.seed, 2**64 - 1)],
+    "stop": [("a", lambda c: c.stops, ("a",)), (["a", "b"], lambda c: c.stops, ("a", "b"))],
+    "response_format": [
+        ({"type": "text"}, lambda c: c.policy.grammar, ""),
+        ({"type": "json_object"}, lambda c: c.policy.grammar[:13], "start: %json "),
+        (JSON_SCHEMA, lambda c: json.dumps(SCHEMA)[1:-1] in c.policy.grammar, True),
+    ],
+    "prediction": [
+        ({"type": "content", "content": "ab" * 200}, lambda c: c.request.candidates, ("ab" * 128,)),
+        (
+            {"type": "content", "content": [{"type": "text", "text": "a"}]},
+            lambda c: c.request.candidates,
+            ("a",),
+        ),
+    ],
+}
+WRONG: dict[str, list[Any]] = {
+    "model": [3, "", "gpt-5", ["x"]],
+    "messages": [
+        [],
+        "hello",
+        [3],
+        [{"role": "user"}],
+        [{"role": "tool", "content": "3", "tool_call_id": "x"}],
+        [{"role": ["user"], "content": "x"}],
+        [said("x") | {"name": "me"}],
+        [said({"type": "input_audio", "input_audio": {}})],
+        [said({"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}})],
+        [said(shown(jpeg(1), detail="none"))],
+        [said(shown(jpeg(1)), role="system")],
+        [said({"type": "image_url", "image_url": {"url": "http://10.0.0.1/x.jpg"}})],
+        [said({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}})],
+        [said({"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}})],
+        [said(shown(b"\xff\xd8" + bytes(20), detail="low"))],
+        [said(*[shown(jpeg(1, 8, 8))] * 66)],
+        [said("half \ud800 of it")],
+        [{"role": "assistant", "content": "x", "tool_calls": [{"id": "x"}]}],
+    ],
+    "stream": [1, "true", 0.0],
+    "stream_options": [3, {"include_usage": "yes"}, {"other": 1}],
+    "max_completion_tokens": [0, -1, 1.5, "7", True],
+    "max_tokens": [0, -1, 1.5, "7", True],
+    "temperature": [-0.1, 2.1, "1", [1]],
+    "top_p": [0, -1, 1.1, "1"],
+    "top_k": [-2, 1.5, 10**12],
+    "seed": [1.5, 2**64, "3"],
+    "stop": ["", [""], ["a"] * 17, [3], {}, "x" * 257, 0],
+    "response_format": [
+        "json",
+        {"type": "xml"},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"name": "x"}},
+        {"type": "json_schema", "json_schema": {"schema": {"title": "x" * 4096}}},
+    ],
+    "prediction": ["x", {"type": "content"}, {"content": [3]}, {"content": [{"text": 3}]}],
+    "n": [2, 0],
+    "tools": [[{"type": "function", "function": {"name": "go"}}]],
+    "tool_choice": ["required", {"type": "function", "function": {"name": "go"}}],
+    "parallel_tool_calls": [3],
+    "functions": [[{"name": "go"}]],
+    "function_call": [{"name": "go"}],
+    "logprobs": [True],
+    "top_logprobs": [2],
+    "logit_bias": [{"5": -100}],
+    "frequency_penalty": [0.1],
+    "presence_penalty": [0.1],
+    "repetition_penalty": [1.1],
+    "min_p": [0.1],
+    "modalities": [["text", "audio"]],
+    "audio": [{"voice": "x"}],
+    "web_search_options": [{}],
+    "chat_template_kwargs": [{"enable_thinking": True}],
+}
+
+
+def test_the_page_has_every_field_and_so_have_these_tests() -> None:
+    assert table() in PAGE.read_text(), "put the table of endpoint/fields.py there"
+    assert {*TAKEN} == {name for name, field in BY_NAME.items() if field.treatment == HONOURED}
+    refused = {name for name, field in BY_NAME.items() if field.treatment == REFUSED}
+    assert {*WRONG} == {*TAKEN} | refused
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_field_is_honoured_or_refused_by_name_or_changes_nothing(name: str) -> None:
+    plain = read(asked("x", seed=0))
+    if name not in ("model", "messages"):
+        assert read(asked("x", seed=0) | {name: None}) == plain
+    for value, part, expected in TAKEN.get(name, []):
+        assert part(read(asked("x") | {name: value})) == expected
+    if name not in TAKEN:
+        neutral = BY_NAME[name].neutral if name in WRONG else ("x", {"a": 1}, True)
+        for value in neutral:
+            assert read(asked("x", seed=0) | {name: value}) == plain
+    for value in WRONG.get(name, []):
+        error = refusal(asked("x") | {name: value})
+        assert error.status == (404 if value in ("", "gpt-5") and name == "model" else 400)
+        assert error.param.startswith(name)
+        assert name in str(error) or name in ("messages", "response_format")
+
+
+def test_a_field_that_nobody_knows_is_refused_by_name() -> None:
+    error = refusal(asked("x", guided_choice=["a"]))
+    assert error.param == "guided_choice" and "guided_choice" in str(error)
+    assert refusal(asked("x", max_tokens=3, max_completion_tokens=4)).param == "max_tokens"
+
+
+def test_a_temperature_without_a_seed_has_another_seed_each_time() -> None:
+    seeds = {read(asked("x", temperature=1)).policy.seed for _ in range(20)}
+    assert len(seeds) == 20
+    assert read(asked("x", temperature=1, seed=3)).policy == SamplingPolicy(1.0, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [((1024, 768), (512, 384)), ((300, 900), (171, 512)), ((512, 8), (0, 0))],
+)
+def test_low_detail_shrinks_a_picture_and_never_enlarges_one(
+    size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    data = jpeg(1, *size)
+    (picture,) = read(asked(shown(data, detail="low"))).request.pictures
+    assert picture == Picture.of(data, expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            b"",
+            b"{",
+            b"[]",
+            b"3",
+            b"null",
+            b'{"a": NaN}',
+            b'{"temperature": 1e999}',
+            b"\xff{}",
+            b"[" * 100_000,
+        ),
+        b'{"model": ' + b"9" * 5000 + b"}",
+        b'{"response_format": {"type": "json_schema", "json_schema": {"schema": '
+        + b'{"a":' * 900
+        + b"1"
+        + b"}" * 903,
+    ],
+    ids=range(11),
+)
+def test_what_is_no_json_of_a_request_is_refused_in_a_sentence(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_chat(body, (MODEL,))
+    assert caught.value.status in (400, 404) and len(str(caught.value)) < 300
+
+
+def test_pictures_beyond_what_the_link_carries_are_refused() -> None:
+    big = base64.b64encode(b"\xff\xd8" + bytes(8 * 2**20)).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{big}"}}
+    assert read(asked(part)).request.pictures
+    assert refusal(asked(part, part)).param == "messages"
+
+
+# Stop texts
+
+
+def cut_by_character(text: str, stops: list[str]) -> str:
+    """The text before the stop that is complete first, and begins first of such."""
+    for end in range(1, len(text) + 1):
+        ends = [stop for stop in stops if text[:end].endswith(stop)]
+        if ends:
+            return text[: end - max(map(len, ends))]
+    return text
+
+
+@given(
+    st.text("ab", max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    st.lists(st.integers(0, 12), max_size=5),
+)
+def test_an_answer_ends_before_a_stop_text_however_tokens_cut_it(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    places = [0, *sorted(cuts), len(text)]
+    stop_texts, passed = StopTexts(stops), ""
+    for begin, end in pairwise(places):
+        passed += stop_texts.add(text[begin:end])
+        assert cut_by_character(text, stops).startswith(passed), "nothing is taken back"
+    passed += stop_texts.add("", ended=True)
+    assert passed == cut_by_character(text, stops)
+    assert stop_texts.found == any(stop in text for stop in stops)

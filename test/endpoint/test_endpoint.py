@@ -1,0 +1,496 @@
+"""An OpenAI-compatible API on the robot: its answers are the target's own, through breaks of the
+link, for clients as they are, and nobody's request harms another's."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from fuzz import Broken
+from fuzz.endpoint import Echo, ask
+from helpers.checkpoints import checkpoint, jpeg, own_tokens
+from helpers.cloud.certificates import Authority
+from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
+from helpers.cloud.served_answers import TARGET, worker_of
+from helpers.endpoint import HEADERS, MODEL, RunningEndpoint, asked, said, shown
+
+from edge_cloud_spec import Decoder
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.endpoint import server
+from edge_cloud_spec.endpoint.chat import read_chat
+from edge_cloud_spec.endpoint.server import CHAT, MODELS, MOST_BODY_BYTES
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.request import Message, Picture, Request
+from edge_cloud_spec_lab.bench.reference import generate, load_reference
+
+COUPLED = {"temperature": 0.8, "seed": 5}
+POLICIES = {"greedy": ({}, GREEDY), "coupled": (COUPLED, SamplingPolicy(0.8, seed=5))}
+ANY = ("--dialect", "any", "--device", "cpu", "--dtype", "float32", "--no-check")
+RECORDED = Path(__file__).with_name("requests.jsonl").read_text().splitlines()
+DELAY_MS, TOKENS = 20.0, 40
+
+
+def text_of(answer: tuple[int, dict, Any]) -> str:
+    status, _, body = answer
+    assert status == 200, body
+    return body["choices"][0]["message"]["content"]
+
+
+def events_of(data: bytes) -> list[Any]:
+    """The events of a stream, ``[DONE]`` as it is."""
+    lines = [line.removeprefix("data: ") for line in data.decode().split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def streamed(events: list[Any]) -> str:
+    choices = [choice for event in events[:-1] for choice in event["choices"]]
+    return "".join(choice["delta"].get("content", "") for choice in choices)
+
+
+# The embedded pair
+
+
+@dataclass(frozen=True)
+class Served:
+    endpoint: RunningEndpoint
+    target: Any
+    spec: Any
+    reference: Any
+
+    def own(self, policy: SamplingPolicy, *messages: Message) -> str:
+        """The text of the target's answer by transformers; under a grammar by our engine."""
+        request = Request(messages)
+        if policy.grammar:
+            tokens = own_tokens(self.target, request, self.spec, policy)
+        else:
+            prompt = self.target.prompt(request, self.spec)
+            tokens = generate(self.reference, prompt, self.spec, policy)
+        return self.target.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    worker = worker_of(*ANY, "--max-tokens", "48")
+    target, spec = worker._models, worker._models.spec
+    with (
+        Cloud(worker) as cloud,
+        Decoder(cloud.address) as decoder,
+        RunningEndpoint(decoder) as endpoint,
+    ):
+        loaded = load(str(TARGET), check=False)
+        yield Served(endpoint, loaded, spec, load_reference(str(TARGET), loaded))
+        del target
+
+
+FORMS = {
+    "text": ("find the green box",),
+    "one picture": (jpeg(1), "find the blue box"),
+    "three pictures": (jpeg(1), "then", jpeg(2), jpeg(3), "find the red ball"),
+}
+
+
+@pytest.mark.parametrize("rule", POLICIES)
+@pytest.mark.parametrize("form", FORMS)
+def test_an_answer_is_what_generate_says_whole_and_streamed(
+    served: Served, form: str, rule: str
+) -> None:
+    options, policy = POLICIES[rule]
+    parts = FORMS[form]
+    body = asked(*(shown(part) if isinstance(part, bytes) else part for part in parts), **options)
+    message = tuple(Picture.of(part) if isinstance(part, bytes) else part for part in parts)
+    own = served.own(policy, Message("user", message))
+    status, _, whole = served.endpoint.post(body)
+    assert text_of((status, {}, whole)) == own
+    usage = whole["usage"]
+    prompt = served.target.prompt(Request((Message("user", message),)), served.spec)
+    assert usage["prompt_tokens"] == len(prompt.input_ids)
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    status, headers, data = served.endpoint.post(body | {"stream": True})
+    events = events_of(data)
+    assert headers["content-type"].startswith("text/event-stream") and events[-1] == "[DONE]"
+    assert streamed(events) == own and not any("usage" in event for event in events[:-1])
+    assert events[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+
+
+def test_a_schema_is_kept_to_by_the_targets_own_answer(served: Served) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["left", "right"]}}}
+    schema |= {"required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for options, policy in POLICIES.values():
+        body = asked(shown(jpeg(1)), "find the blue box", response_format=form, **options)
+        grammar = read_chat(json.dumps(body).encode(), (MODEL,)).policy.grammar
+        own = served.own(
+            replace(policy, grammar=grammar),
+            Message("user", (Picture.of(jpeg(1)), "find the blue box")),
+        )
+        assert text_of(served.endpoint.post(body)) == own
+        assert json.loads(own)["a"] in ("left", "right")
+
+
+def test_a_prediction_is_a_draft_and_a_wrong_one_changes_nothing(served: Served) -> None:
+    body = asked(shown(jpeg(4)), "find the yellow chair")
+    own = text_of(served.endpoint.post(body))
+
+    def predicted(text: str) -> tuple[str, int]:
+        again = body | {"prediction": {"type": "content", "content": text}}
+        status, headers, answer = served.endpoint.post(again)
+        details = answer["usage"]["completion_tokens_details"]
+        return text_of((status, headers, answer)), details["accepted_prediction_tokens"]
+
+    right, wrong = predicted(own), predicted("nothing of the kind")
+    assert right[0] == wrong[0] == own
+    assert right[1] >= 8, "most of the answer in one pass"
+
+
+@pytest.mark.parametrize("line", RECORDED, ids=lambda line: json.loads(line)["client"])
+def test_what_clients_send_is_answered_or_refused_by_name(served: Served, line: str) -> None:
+    url = shown(jpeg(1))["image_url"]["url"]
+    written = line.replace("PNG PICTURE", url.replace("jpeg", "png", 1)).replace("PICTURE", url)
+    recorded = json.loads(written)
+    body, path = recorded.get("body"), recorded.get("path", CHAT)
+    status, _, answer = served.endpoint.post(
+        b"" if body is None else body, path, method=recorded.get("method", "POST")
+    )
+    assert status == recorded["status"], answer
+    if status != 200:
+        assert answer["error"]["param"] == recorded.get("param") and answer["error"]["message"]
+    elif isinstance(answer, bytes):
+        events = events_of(answer)
+        asks_usage = "stream_options" in body
+        assert events[-1] == "[DONE]" and ("usage" in events[-2]) == asks_usage
+    elif path == CHAT:
+        choice = answer["choices"][0]
+        assert choice["finish_reason"] in ("stop", "length") and choice["message"]["content"]
+
+
+def test_the_openai_package_is_a_client_as_it_is(served: Served) -> None:
+    openai = pytest.importorskip("openai")
+    pydantic = pytest.importorskip("pydantic")
+    client = openai.OpenAI(base_url=served.endpoint.url, api_key="none", max_retries=0)
+    assert [model.id for model in client.models.list()] == [MODEL]
+    asks = {"model": MODEL, "messages": [said(shown(jpeg(1)), "find the blue box")]}
+    whole = client.chat.completions.create(**asks)
+    own = served.own(GREEDY, Message("user", (Picture.of(jpeg(1)), "find the blue box")))
+    assert whole.choices[0].message.content == own
+    with client.chat.completions.stream(**asks) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == own
+    side = pydantic.create_model("Side", side=(bool, ...))
+    parsed = client.chat.completions.parse(**asks, response_format=side).choices[0].message.parsed
+    assert parsed.side in (True, False)
+    with pytest.raises(openai.BadRequestError, match="logprobs is not supported"):
+        client.chat.completions.create(**asks, logprobs=True)
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-5' here"):
+        client.chat.completions.create(**(asks | {"model": "gpt-5"}))
+
+
+# A random pair, of which the target ends no answer by itself, over a link that can break
+
+
+@pytest.fixture(scope="module")
+def link() -> Iterator[Proxy]:
+    target = load(checkpoint("qwen3_vl", 1), threads=1)
+    with (
+        Cloud(Worker(target, target.spec(TOKENS))) as cloud,
+        Proxy(cloud.address) as proxy,
+    ):
+        yield proxy
+
+
+@dataclass(frozen=True)
+class Slow:
+    """An endpoint whose link is slow where a test wants it; ``ends``: of its decodes."""
+
+    endpoint: RunningEndpoint
+    link: Proxy
+    decoder: Decoder
+    ends: list[str]
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        self.link.set_delay(DELAY_MS)
+        yield
+        self.link.set_delay(0.0)
+
+
+@pytest.fixture
+def slow(link: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    link.set_delay(0.0)
+    ends: list[str] = []
+    with ExitStack() as stack:
+        drafter = str(checkpoint("qwen3_vl", 2, 384))
+        decoder = stack.enter_context(Decoder(link.address, drafter, preset="dsd"))
+        run = decoder.runner.run
+
+        def noted(*given: Any) -> Outcome:
+            outcome = run(*given)
+            ends.append(outcome.reason)
+            return outcome
+
+        monkeypatch.setattr(decoder.runner, "run", noted)
+        yield Slow(stack.enter_context(RunningEndpoint(decoder, queue=2)), link, decoder, ends)
+
+
+HELLO = asked("hello")
+
+
+def begin(slow: Slow, body: Any) -> tuple[http.client.HTTPConnection, Any]:
+    """A stream whose first words have arrived."""
+    connection = http.client.HTTPConnection("127.0.0.1", slow.endpoint.port, timeout=60)
+    connection.request("POST", CHAT, json.dumps(body | {"stream": True}), HEADERS)
+    response = connection.getresponse()
+    assert response.status == 200
+    return connection, response
+
+
+def test_a_stop_text_ends_the_answer_and_its_decode(slow: Slow) -> None:
+    whole = text_of(slow.endpoint.post(HELLO))
+    for begin_at in (3, len(whole) // 2):
+        stop = whole[begin_at : begin_at + 4]
+        expected = whole[: whole.index(stop)]
+        status, _, answer = slow.endpoint.post(HELLO | {"stop": ["not said at all", stop]})
+        assert text_of((status, {}, answer)) == expected
+        assert answer["choices"][0]["finish_reason"] == "stop"
+        assert answer["usage"]["completion_tokens"] < TOKENS
+        _, _, data = slow.endpoint.post(HELLO | {"stop": stop, "stream": True})
+        assert streamed(events_of(data)) == expected
+    assert slow.ends == ["length"] + 4 * ["cut"]
+
+
+def test_an_answer_is_as_long_as_is_asked_for_or_as_the_verifier_allows(slow: Slow) -> None:
+    for asked_for in (1, 7, 10_000):
+        _, _, answer = slow.endpoint.post(HELLO | {"max_tokens": asked_for})
+        assert answer["usage"]["completion_tokens"] == min(asked_for, TOKENS)
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_seed_is_an_answer_and_without_one_answers_differ(slow: Slow) -> None:
+    def says(**options: Any) -> str:
+        return text_of(slow.endpoint.post(HELLO | options))
+
+    first = says(temperature=1, seed=3)
+    assert says(temperature=1, seed=3) == first != says(temperature=1, seed=4)
+    assert says(temperature=1) != says(temperature=1)
+    assert says() == says(temperature=0, seed=9, top_p=0.5)
+
+
+def test_an_answer_goes_on_after_a_cut_and_a_lost_link_is_a_sentence(slow: Slow) -> None:
+    slow.decoder.settings = replace(slow.decoder.settings, reply_timeout=1.0)
+    whole = text_of(slow.endpoint.post(HELLO))
+    with slow.delayed():
+        _, response = begin(slow, HELLO)
+        slow.link.cut()
+        assert streamed(events_of(response.read())) == whole
+        _, response = begin(slow, HELLO)
+        slow.link.set_out(True)
+        *words, end = events_of(response.read())
+        status, _, refused = slow.endpoint.post(HELLO)
+        slow.link.set_out(False)
+    told = streamed([*words, end])
+    assert whole.startswith(told) and told != whole
+    assert end["error"]["type"] == "server_error" and "[DONE]" not in words
+    assert status == 503 and len(refused["error"]["message"]) > 20
+    assert slow.ends == ["length", "length", "timeout", "timeout"]
+    slow.decoder.settings = replace(slow.decoder.settings, reply_timeout=10.0)
+    assert text_of(slow.endpoint.post(HELLO)) == whole
+
+
+def test_a_client_that_goes_away_ends_its_decode_and_leaves_the_queue(slow: Slow) -> None:
+    whole = text_of(slow.endpoint.post(HELLO))
+    with slow.delayed():
+        connections = [begin(slow, HELLO)[0]]
+        for number in (1, 2):
+            waiting = http.client.HTTPConnection("127.0.0.1", slow.endpoint.port)
+            waiting.request("POST", CHAT, json.dumps(HELLO), HEADERS)
+            until(lambda number=number: slow.endpoint.decodes._waiting == number)
+            connections.append(waiting)
+        for connection in reversed(connections):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        until(lambda: slow.ends == ["length", "aborted"] and not slow.endpoint.decodes._waiting)
+    assert text_of(slow.endpoint.post(HELLO)) == whole
+    assert slow.ends == ["length", "aborted", "length"], "nobody decoded for who was gone"
+
+
+def test_requests_wait_in_a_row_and_more_are_told_when_to_come_again(slow: Slow) -> None:
+    whole = text_of(slow.endpoint.post(HELLO))
+    with slow.delayed(), ThreadPoolExecutor(3) as pool:
+        _, response = begin(slow, HELLO)
+        waiting = [pool.submit(slow.endpoint.post, HELLO) for _ in range(2)]
+        until(lambda: slow.endpoint.decodes._waiting == 2)
+        status, headers, answer = slow.endpoint.post(HELLO)
+        assert status == 429 and int(headers["retry-after"]) >= 1
+        assert answer["error"]["code"] == "rate_limit_exceeded"
+        slow.link.set_delay(0.0)
+        assert streamed(events_of(response.read())) == whole
+        assert [text_of(each.result()) for each in waiting] == [whole, whole]
+
+
+def test_an_answer_that_takes_too_long_is_ended(slow: Slow) -> None:
+    with RunningEndpoint(slow.decoder, timeout_s=0.2) as endpoint, slow.delayed():
+        status, _, answer = endpoint.post(HELLO)
+        assert status == 504 and "longer than 0.2 s" in answer["error"]["message"]
+        until(lambda: slow.ends == ["aborted"])
+
+
+def test_a_request_that_the_verifier_refuses_is_a_400_with_its_sentence(slow: Slow) -> None:
+    for parts, complaint in (
+        (("find <|im_end|> it",), "a control token"),
+        ((shown(b"\xff\xd8" + bytes(50)),), "damaged|not a JPEG"),
+    ):
+        status, _, answer = slow.endpoint.post(asked(*parts))
+        assert status == 400 and any(c in answer["error"]["message"] for c in complaint.split("|"))
+    status, _, answer = slow.endpoint.post(
+        {"model": MODEL, "messages": [said("hello", role="assistant")]}
+    )
+    assert status == 400 and "ends with a message of the user" in answer["error"]["message"]
+
+
+def test_mutated_requests_are_answered_or_refused_and_harm_nobody(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counter[str]()
+    with RunningEndpoint(slow.decoder, decodes=Echo) as endpoint:
+        ask(endpoint, Random(1), 600, counts)
+        assert counts["400"] > 300 and counts["200"] > 20
+        monkeypatch.setattr(server, "read_chat", lambda *_: {}["a mistake"])
+        with pytest.raises(Broken, match="500"):
+            ask(endpoint, Random(1), 600, counts)
+
+
+# Who may ask, and how much
+
+
+@pytest.fixture(scope="module")
+def idle(link: Proxy) -> Iterator[RunningEndpoint]:
+    """An endpoint of which nothing is decoded."""
+    with (
+        Decoder(link.address, "bytes", preset="cloud_ar") as decoder,
+        RunningEndpoint(decoder, keys=("secret", "older")) as endpoint,
+    ):
+        yield endpoint
+
+
+def test_a_key_is_asked_for_where_there_are_keys(idle: RunningEndpoint) -> None:
+    for shown_key in ("", "Bearer", "Bearer wrong", "secret"):
+        status, _, answer = idle.post(b"", MODELS, method="GET", authorization=shown_key)
+        assert status == 401 and answer["error"]["code"] == "invalid_api_key"
+        assert "secret" not in json.dumps(answer)
+    for key in ("secret", "older"):
+        assert idle.post(b"", MODELS, method="GET", authorization=f"Bearer {key}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("127.0.0.1:8000", 200), ("localhost", 200), ("[::1]:8000", 200)),
+        *(("evil.example", 403), ("127.0.0.1.evil.example:80", 403), ("unix:80", 403), ("", 403)),
+    ],
+)
+def test_a_web_page_in_a_browser_of_this_machine_may_not_ask(
+    slow: Slow, host: str, status: int
+) -> None:
+    """By a name of its own (DNS rebinding), or with a form's content type."""
+    assert slow.endpoint.post(b"", MODELS, method="GET", host=host)[0] == status
+    for kind in ("text/plain", "", "application/x-www-form-urlencoded"):
+        assert slow.endpoint.post(HELLO, **{"content-type": kind})[0] == 415
+    assert slow.endpoint.post(b"", method="OPTIONS")[0] == 405
+    assert not slow.ends
+
+
+def test_a_body_that_is_too_large_is_refused_while_it_arrives(idle: RunningEndpoint) -> None:
+    key = {"authorization": "Bearer secret"}
+    status, _, answer = idle.post(b" " * (MOST_BODY_BYTES + 1), **key)
+    assert status == 413 and str(MOST_BODY_BYTES) in answer["error"]["message"]
+    assert idle.post(b"{}", **key)[0] == 400
+
+
+def test_over_tls_a_key_goes_and_certificates_are_read_again(link: Proxy, tmp_path: Path) -> None:
+    authorities = [Authority(tmp_path, name) for name in ("first", "second")]
+    pairs = [each.certificate(f"{at}") for at, each in enumerate(authorities)]
+    files = tmp_path / "in_use.pem", tmp_path / "in_use.key"
+
+    def use(pair: dict[str, str]) -> None:
+        for file, path in zip(files, pair.values(), strict=True):
+            file.write_bytes(Path(path).read_bytes())
+
+    def status(authority: Authority) -> int:
+        context = ssl.create_default_context(cafile=authority.path)
+        connection = http.client.HTTPSConnection("127.0.0.1", endpoint.port, context=context)
+        connection.request("GET", MODELS, headers={"authorization": "Bearer secret"})
+        return connection.getresponse().status
+
+    use(pairs[0])
+    tls = (str(files[0]), str(files[1]))
+    with (
+        Decoder(link.address, "bytes", preset="cloud_ar") as decoder,
+        RunningEndpoint(decoder, keys=("secret",), tls=tls) as endpoint,
+    ):
+        assert status(authorities[0]) == 200
+        use(pairs[1])
+        for _ in range(2):  # the first handshake after it finds the new files
+            try:
+                found = status(authorities[1])
+            except ssl.SSLError:
+                continue
+        assert found == 200
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--address", "0.0.0.0:8000"), "give --ssl-certfile, --ssl-keyfile and --api-key-file"),
+        (("--address", "here"), "must be HOST:PORT"),
+        (("--address", "unix:8000"), "must be HOST:PORT"),
+        (("--address", "127.0.0.1:99999"), "cannot listen on 127.0.0.1:99999"),
+        (("--ssl-certfile", "x.pem"), "needs both"),
+        (("--api-key-file", "/nowhere"), "/nowhere"),
+        (("--served-model-name", " ,"), "give the model a name"),
+        (("--queue", "-1"), "--queue must be a whole number from 0"),
+        (("--preset", "warp"), "no preset 'warp'"),
+        (("--token-file", "/nowhere"), "/nowhere"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_served_is_one_sentence_before_a_model_is_loaded(
+    options: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["endpoint", *options]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: ") and complaint in told
+
+
+def test_the_command_serves_until_it_is_told_to_end(link: Proxy) -> None:
+    link.set_delay(0.0)
+    drafter, port = str(checkpoint("qwen3_vl", 2, 384)), free_port()
+    given = ["--address", f"127.0.0.1:{port}", "--cloud", link.address, "--drafter", drafter]
+    command = [sys.executable, "-m", "edge_cloud_spec.cli", "endpoint", *given]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout.readline() == f"serving on http://127.0.0.1:{port}/v1\n"
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", CHAT, json.dumps(HELLO), HEADERS)
+        assert connection.getresponse().status == 200
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 0 and run.stderr.read() == ""
