@@ -150,6 +150,7 @@ INSTRUCTION_PLACE, ORDER_PLACE, IMAGE_PLACE, HISTORY_PLACE = (
     "{image}",
     "{history}",
 )
+NOT_SEEN = "not seen"  # of free space
 USER_TEXT = f"{INSTRUCTION_PLACE}\n{ORDER_PLACE}"
 
 
