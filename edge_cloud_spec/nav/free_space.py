@@ -72,7 +72,7 @@ NOTHING_SEEN = FreeSpace()
 def _in_words(metres: float) -> str:
     if math.isnan(metres):
         return NOT_SEEN
-    steps = math.floor(min(metres, FREE_M) / STEP_M + 1e-6)
+    steps = math.floor(max(0.0, min(metres, FREE_M)) / STEP_M + 1e-6)
     return "free" if metres >= FREE_M else f"{steps * STEP_M:.1f} m" if steps else "blocked"
 
 

@@ -172,7 +172,14 @@ def test_what_a_message_says_is_read_back() -> None:
     ("far", "words"),
     [
         *((0.0, "blocked"), (0.0999, "blocked"), (0.1, "0.1 m"), (0.3, "0.3 m"), (0.79, "0.7 m")),
-        *((1.999, "1.9 m"), (2.0, "free"), (math.inf, "free"), (math.nan, "not seen")),
+        *(
+            (-0.5, "blocked"),
+            (-math.inf, "blocked"),
+            (1.999, "1.9 m"),
+            (2.0, "free"),
+            (math.inf, "free"),
+            (math.nan, "not seen"),
+        ),
     ],
 )
 def test_a_number_is_never_more_than_what_is_there(far: float, words: str) -> None:
