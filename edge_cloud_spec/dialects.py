@@ -15,6 +15,7 @@ from .nav.answer import (
     AMOUNT_PLACE,
     CLAUSES_FORM,
     DELIMITER,
+    FREE_SPACE_PLACE,
     HISTORY_PLACE,
     IMAGE_PLACE,
     INSTRUCTION_PLACE,
@@ -103,6 +104,7 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
     texts = (dialect.form, dialect.separator, dialect.thinks_until, *said)
     unprintable = next((repr(text) for text in texts if not text.isprintable()), "")
     places = dialect.user_text.count(INSTRUCTION_PLACE), dialect.user_text.count(IMAGE_PLACE)
+    seldom = HISTORY_PLACE, FREE_SPACE_PLACE
     for wrong, why in (
         (unprintable, f"{unprintable} is not plain text on one line"),
         (
@@ -123,9 +125,9 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
             f"most must be 1 to {MOST_ACTIONS}, not {dialect.most}",
         ),
         (
-            places not in ((1, 0), (1, 1)) or dialect.user_text.count(HISTORY_PLACE) > 1,
-            f"user_text must hold {INSTRUCTION_PLACE} once, {IMAGE_PLACE} and {HISTORY_PLACE} once "
-            "or never",
+            places not in ((1, 0), (1, 1)) or max(map(dialect.user_text.count, seldom)) > 1,
+            f"user_text must hold {INSTRUCTION_PLACE} once, {IMAGE_PLACE}, {' and '.join(seldom)} "
+            "once or never",
         ),
     ):
         if wrong:

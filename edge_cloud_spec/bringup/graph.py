@@ -157,7 +157,9 @@ class GraphSettings:
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
         load_preset(self.preset_name)
-        load_dialect(self.dialect_name or CLAUSES_FORM)
+        dialect = load_dialect(self.dialect_name or CLAUSES_FORM)
+        if dialect.tells_free_space and not self.lidars:
+            raise UserError(f"{dialect.without_lidar}: give scan:=TOPIC or points:=TOPIC")
         drafter = self.drafter or self._in_file("drafter", "model.path", "")
         served = {
             "tokenizer": self.tokenizer or self._in_file("drafter", "model.tokenizer", ""),
@@ -248,15 +250,20 @@ class GraphSettings:
         )
 
     @property
-    def looking(self) -> str:
-        """A sentence that says which lidars are used."""
-        topics = [
+    def lidars(self) -> list[str]:
+        """The topics of the lidars that are used."""
+        topics = (
             getattr(self, source) or self._in_file("navigator", f"obstacles.{source}", "")
             for source in SOURCES
-        ]
-        if not any(topics):
+        )
+        return [*filter(None, topics)]
+
+    @property
+    def looking(self) -> str:
+        """A sentence that says which lidars are used."""
+        if not self.lidars:
             return "nothing looks at the way: give scan:=TOPIC or points:=TOPIC of a lidar"
-        return "the robot stops before what is seen on " + " and ".join(filter(None, topics))
+        return "the robot stops before what is seen on " + " and ".join(self.lidars)
 
     @property
     def parameter_file(self) -> str:

@@ -144,12 +144,14 @@ _CLAUSE = re.compile(r"\s*(action|reason): (\S[^;]*)")
 ORDERS = ACTION_FIRST, REASON_FIRST = "action first", "reason first"
 _CLAUSES = {ACTION_FIRST: 'action (" " reason)?', REASON_FIRST: 'reason " " action'}
 # Their places in a user's text.
-INSTRUCTION_PLACE, ORDER_PLACE, IMAGE_PLACE, HISTORY_PLACE = (
+INSTRUCTION_PLACE, ORDER_PLACE, IMAGE_PLACE, HISTORY_PLACE, FREE_SPACE_PLACE = (
     "{instruction}",
     "{order}",
     "{image}",
     "{history}",
+    "{free_space}",
 )
+NOT_SEEN = "not seen"  # of free space
 USER_TEXT = f"{INSTRUCTION_PLACE}\n{ORDER_PLACE}"
 
 
@@ -170,7 +172,8 @@ class Dialect:
     decision. A thought, up to the marker ``thinks_until``, is skipped.
 
     ``examples`` are answers with an action. ``system_text`` and ``user_text`` are asked with; the
-    latter has places for instruction, order and picture, without which the picture comes first.
+    latter has places for instruction, order, picture, without which the picture comes first, and
+    for the free space that lidars show.
     ``several_frames``: the model was trained on earlier pictures, too. ``history``: what a prompt
     remembers of its mission.
     """
@@ -189,14 +192,31 @@ class Dialect:
 
     # Asking
 
+    @property
+    def tells_free_space(self) -> bool:
+        """Whether its prompts say what the robot's lidars show."""
+        return FREE_SPACE_PLACE in self.user_text
+
+    @property
+    def without_lidar(self) -> str:
+        """What is wrong with it where no lidar is promised; it is to be said what to do."""
+        return f"the dialect {self.name} tells {FREE_SPACE_PLACE}, and no lidar looks"
+
     def request(
-        self, instruction: str, jpeg: bytes, order: str = ACTION_FIRST, turns: Sequence[Turn] = ()
+        self,
+        instruction: str,
+        jpeg: bytes,
+        order: str = ACTION_FIRST,
+        turns: Sequence[Turn] = (),
+        free_space: str = NOT_SEEN,
     ) -> Request:
         """The messages that ask for a decision on this frame. UserError: no instruction or order.
 
         turns: the earlier ones of the mission, the oldest first. A conversation begins with the
         instruction and its first frame; then each answer is an assistant message, and each later
         frame a user message. Other histories are pictures at the user text's ``{history}``.
+        free_space: ``FreeSpace.words`` of when the frame was taken, for a dialect that tells it: in
+        a conversation, with each frame.
         """
         instruction = check_instruction(instruction)
         if order not in ORDERS:
@@ -209,7 +229,9 @@ class Dialect:
         if not talks and HISTORY_PLACE not in text:
             text = HISTORY_PLACE + text
         around = "" if talks or not earlier else self.history.text
+        spaces = [turn.free_space for turn in turns if talks] + [free_space]
         text = text.replace(HISTORY_PLACE, around).replace(ORDER_PLACE, order)
+        text = text.replace(FREE_SPACE_PLACE, spaces[0])
         places: dict[str, Sequence[Part]] = {IMAGE_PLACE: [first], FRAMES_PLACE: earlier}
         parts: list[Part] = []
         for part in re.split(f"({re.escape(IMAGE_PLACE)}|{re.escape(FRAMES_PLACE)})", text):
@@ -218,8 +240,9 @@ class Dialect:
             )
         messages = [Message(SYSTEM, (self.system_text,))] if self.system_text else []
         messages.append(Message(USER, tuple(parts)))
-        for turn, picture in zip(turns, later, strict=False):
-            messages += [Message(ASSISTANT, (turn.answer,)), Message(USER, (picture,))]
+        for turn, picture, space in zip(turns, later, spaces[1:], strict=False):
+            frame = (picture, space) if self.tells_free_space else (picture,)
+            messages += [Message(ASSISTANT, (turn.answer,)), Message(USER, frame)]
         return Request(
             tuple(messages),
             self.candidates if order == ACTION_FIRST else (),

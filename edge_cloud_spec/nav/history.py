@@ -23,15 +23,17 @@ MOST_KEPT = 512  # frames of one mission, where a prompt takes some of all
 
 @dataclass(frozen=True)
 class Turn:
-    """An earlier decision of the mission: its frame, and the verified answer to it."""
+    """An earlier decision of the mission: its frame, the verified answer to it, and the free space
+    that its prompt told."""
 
     picture: Picture
     answer: str
+    free_space: str = ""
 
     @classmethod
-    def of(cls, jpeg: bytes, answer: str) -> Turn:
+    def of(cls, jpeg: bytes, answer: str, free_space: str = "") -> Turn:
         """The turn of this frame and answer."""
-        return cls(Picture.of(jpeg), answer)
+        return cls(Picture.of(jpeg), answer, free_space)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,12 @@ class MissionSettings(Bounded):
     search_frames: int = bounded(
         frames_all_around(Steps().search), 2, 1000, "searches in a row that end it as not found"
     )
-    blocked_after: int = bounded(3, 1, 1000, "motions in a row that do not arrive: it is blocked")
+    blocked_after: int = bounded(
+        3,
+        1,
+        1000,
+        "motions in a row that do not arrive: it is blocked; twice as many where a way is clear",
+    )
     blocked_seconds: float = bounded(
         5.0, 0.0, 600.0, "for as long, at least: who walks through the way leaves it again, s"
     )
@@ -76,6 +81,7 @@ class Mission:
         self._unsettled: set[str] = set()  # decisions whose motion has not ended
         self._running: NavigatorStatus | None = None  # the navigator's status while it moves
         self._detail = ""  # of the last refusal, or of the last motion that did not arrive
+        self._clear: tuple[str, ...] = ()  # the ways that were clear where that was blocked
         self._free_at = now  # begin of the current series of motions that did not arrive
         self._found = False
 
@@ -149,6 +155,7 @@ class Mission:
             self._searched = self._searched + 1 if status.action == SEARCH_ACTION else 0
         elif status.code is NavCode.BLOCKED:
             self._blocked += 1  # else the motion was given up, as without odometry
+            self._clear = status.clear
 
     def status(self, state: str, detail: str = "") -> GoalStatus:
         """A status message with this state for the current instruction."""
@@ -174,7 +181,9 @@ class Mission:
             why = f"not seen on {self._searched} frames all around"
             return self.status("not_found", why)
         blocked_for = now - self._free_at
-        if self._blocked >= settings.blocked_after and blocked_for >= settings.blocked_seconds:
+        # Where a way is clear, verified words may yet ask for it.
+        enough = settings.blocked_after * (2 if self._clear else 1)
+        if self._blocked >= enough and blocked_for >= settings.blocked_seconds:
             why = f"{self._blocked} motions in a row did not arrive{last} was {self._detail}"
             return self.status("blocked", why)
         if self._failed >= settings.failed_after:

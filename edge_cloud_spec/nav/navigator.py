@@ -541,7 +541,9 @@ class Navigator:
             self._refused["not_arrived"] += 1
             held = short and self._in_way
             problem = f"{run.action}: {self._in_way}" if held else f"{run.action} {problem}"
-            blocked = _idle(f"blocked: {problem}", NavCode.BLOCKED, run.action)
+            clear = self.obstacles.free_space(now).clear
+            ways = f"; clear: {', '.join(clear)}" if clear else ""
+            blocked = _idle(f"blocked: {problem}{ways}", NavCode.BLOCKED, run.action, clear)
             ended = blocked if short else _idle(problem)
         if not run.closed_loop or self.settings.drive == CONTINUOUS:
             return self._end(problem, ended)
@@ -568,6 +570,9 @@ class Navigator:
 
 
 def _idle(
-    detail: str, code: NavCode = NavCode.NONE, action: Action | None = None
+    detail: str,
+    code: NavCode = NavCode.NONE,
+    action: Action | None = None,
+    clear: tuple[str, ...] = (),
 ) -> NavigatorStatus:
-    return NavigatorStatus("idle", detail=detail, code=code, action=action)
+    return NavigatorStatus("idle", detail=detail, code=code, action=action, clear=clear)

@@ -12,6 +12,7 @@ from .budget import CommandedMotion
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .footprint import SOURCES, Points
+from .free_space import NOTHING_SEEN, FreeSpace, free_space
 from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, apart
@@ -158,6 +159,18 @@ class Obstacles:
         slower = Velocity(wanted.vx * share, wanted.vy * share, wanted.wz * share)
         moves = slower.speed >= limits.move.slowest or abs(slower.wz) >= limits.turn.slowest
         return wanted if share == 1.0 else slower if share > 0.0 and moves else STILL
+
+    def free_space(self, now: float) -> FreeSpace:
+        """How far the base may go, by the newest scans; nothing is seen without a lidar."""
+        promised = self.settings.obstacles.promised
+        if not promised or self.missing(now):
+            return NOTHING_SEEN
+        seen = [self._seen[source] for source in promised]
+        here = [self._here(each, now) for each in seen]
+        margins = [np.broadcast_to(margin, len(points)) for points, margin in here]
+        points = np.concatenate([points for points, _ in here])
+        sights = [each.sight for each in seen]
+        return free_space(points, np.concatenate(margins), sights, self.settings)
 
     def _here(self, seen: _Seen, now: float) -> tuple[Points, NDArray[np.float64] | float]:
         """A scan's points relative to the base's current pose, and the margin to keep; without

@@ -12,6 +12,7 @@ from .answer import NO_ACTION, Action
 NAV_STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
+WAYS = ("ahead", "left", "right", "behind")  # of which a status says which are clear
 
 
 def is_request(name: str) -> bool:
@@ -52,7 +53,9 @@ class NavigatorStatus:
     the robot or was refused; ``-`` before the first. ``stops`` counts the stops, releases,
     instructions and changes of settings, from a start that differs for each navigator
     (``StopLatch``). ``code`` says why, for programs; ``action`` is the one that is carried out, or
-    that just ended. Raises ValueError for an unknown state, or a request that is not one word.
+    that just ended. ``clear``, where it is ``BLOCKED``: the ways (``WAYS``) in which a lidar shows
+    room for a small step. Raises ValueError for an unknown state, or a request that is not one
+    word.
     """
 
     state: str
@@ -61,6 +64,7 @@ class NavigatorStatus:
     stops: int = 0
     code: NavCode = NavCode.NONE
     action: Action | None = None
+    clear: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.state not in NAV_STATES:
@@ -95,6 +99,7 @@ class NavigatorStatus:
             "request_id": self.request,
             "action": self.action or NO_ACTION,
             "stops": self.stops,
+            "clear": sum(1 << WAYS.index(way) for way in self.clear),
             "detail": self.detail,
         }
 
@@ -112,6 +117,7 @@ class NavigatorStatus:
             message.stops,
             NavCode(message.code),
             Action.read(message.action),
+            tuple(way for bit, way in enumerate(WAYS) if message.clear >> bit & 1),
         )
 
 

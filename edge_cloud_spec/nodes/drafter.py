@@ -17,6 +17,7 @@ from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
+from edge_cloud_spec.msg import FreeSpace as FreeSpaceMsg
 from edge_cloud_spec.msg import NavStatus
 
 from ..edge.decode_options import MAX_ANSWER_TOKENS
@@ -26,6 +27,7 @@ from ..health import Health, Level, worst_of
 from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
+from ..nav.free_space import FreeSpace
 from ..nav.status import IDLE, GoalStatus, NavigatorStatus
 from ..pilot.decision_loop import SAME_PICTURE
 from ..pilot.pilot import Decided, Output, Pilot
@@ -35,7 +37,7 @@ from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import EACH_STATE, EVERY_SENDER, SENSOR_DATA
+from .runtime.qos import EACH_STATE, EVERY_SENDER, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -100,6 +102,8 @@ class DrafterNode(ManagedNode):
         self.create_subscription(CompressedImage, COMPRESSED, self._on_compressed, SENSOR_DATA)
         self.create_subscription(Image, RAW, self._on_image, SENSOR_DATA)
         self.create_subscription(NavStatus, "nav_status", self._on_status, EACH_STATE)
+        if self._settings.value.loaded_dialect.tells_free_space:
+            self.create_subscription(FreeSpaceMsg, "free_space", self._on_free_space, RELIABLE)
         subscriptions = self.started.enter_context(closing(SubscriptionThread(self)))
         self._topics.subscribe(subscriptions, self._pilot.lose_link)
         subscriptions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
@@ -151,6 +155,9 @@ class DrafterNode(ManagedNode):
             self._reports.add(f"nav_status: {error}", time.monotonic())
             return
         self._pilot.receive(status)
+
+    def _on_free_space(self, message: FreeSpaceMsg) -> None:
+        self._pilot.receive(FreeSpace.read(message))
 
     def _on_compressed(self, message: CompressedImage) -> None:
         self._see(message.header.stamp, message.data.tobytes())

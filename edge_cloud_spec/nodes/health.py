@@ -83,6 +83,7 @@ OWNERS = {
     "link_state": ("cloud_bridge",),
     "nav_command": ("navigator",),
     "nav_status": ("navigator",),
+    "free_space": ("navigator",),
     "pulse": ("navigator",),
     "cmd_vel": ("navigator", "stop_guard"),
 }

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from rclpy.time import Time
+
+from edge_cloud_spec.msg import FreeSpace as FreeSpaceMsg
 from edge_cloud_spec.msg import NavAction, NavStatus, VerifiedTokens
 
 from ..nav.answer import NO_ACTION, Action, Reading
+from ..nav.free_space import FreeSpace
 from ..nav.status import NavigatorStatus
 
 
@@ -19,6 +23,13 @@ def to_action(action: Action | None) -> NavAction:
 def to_status(status: NavigatorStatus) -> NavStatus:
     """For the topic ``nav_status``; the sender sets the header."""
     return NavStatus(**{**status.fields, "action": to_action(status.action)})
+
+
+def to_free_space(space: FreeSpace) -> FreeSpaceMsg:
+    """For the topic ``free_space``, and the request whose prompt tells it."""
+    message = FreeSpaceMsg(**space.fields)
+    message.header.stamp = Time(nanoseconds=space.at).to_msg()
+    return message
 
 
 def to_reading(reading: Reading) -> dict[str, Any]:

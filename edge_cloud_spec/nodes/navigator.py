@@ -23,7 +23,13 @@ from rclpy.time import Time
 from std_msgs.msg import Bool, ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
-from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, VerifiedTokens
+from edge_cloud_spec.msg import (
+    FreeSpace,
+    InstructionStatus,
+    NavCommand,
+    NavStatus,
+    VerifiedTokens,
+)
 
 from ..health import Health, Level, worst_of
 from ..instruction import is_stop
@@ -53,7 +59,7 @@ from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
 from .health import OUTPUT
 from .lidar import LIDARS, scan_of
-from .nav_messages import reading_of, to_action, to_status
+from .nav_messages import reading_of, to_action, to_free_space, to_status
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA, STEADY
 from .runtime.run import spin
@@ -109,6 +115,7 @@ class NavigatorNode(ManagedNode):
         self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
         self._status = self.create_publisher(NavStatus, "nav_status", LATCHED)
         self._markers = self.create_publisher(MarkerArray, "markers", RELIABLE)
+        self._free_space = self.create_publisher(FreeSpace, "free_space", RELIABLE)
         self._pulse = self.create_publisher(Bool, "pulse", RELIABLE)
         output = make_output(self, settings.output, settings.base_frame)
         self._watchdog = Watchdog(output.stop, settings.watchdog)
@@ -215,6 +222,12 @@ class NavigatorNode(ManagedNode):
         scan = scan_of(source, message, settings.obstacles, settings.base_frame)
         with self._lock:
             self._run(replace(scan, age=self._age(scan.stamp)))
+            if not self._free_space.get_subscription_count():
+                return
+            space = self._navigator.obstacles.free_space(time.monotonic())
+            clock = self._navigator.odometer.clock_offset
+        at = self.get_clock().now().nanoseconds
+        self._free_space.publish(to_free_space(replace(space, at=at, base_clock=clock)))
 
     def _age(self, stamp: int) -> float:
         """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""

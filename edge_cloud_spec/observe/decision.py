@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..decoding.draft import Draft
+from ..nav.free_space import NOTHING_SEEN, FreeSpace
 from ..request import Messages
 
 MAX_BRANCHES = 3  # of a rejected tree that are shown
@@ -97,6 +98,7 @@ class Decision:
     missed: int = 0  # verified tokens that were not received
     messages: Messages = ()  # of its request, as far as they were seen
     opening: bytes = b""  # the serialized Open; empty where no cloud was asked
+    free_space: FreeSpace = NOTHING_SEEN  # when its frame was taken
     tokens: list[int] = field(default_factory=list)  # that were received
     pose: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome as it began
     rounds: dict[int, ShownRound] = field(default_factory=dict)  # by their prefix's length

@@ -13,6 +13,7 @@ from typing import Any
 from ..decoding.draft import Draft
 from ..edge.link.state import LinkReport
 from ..lru_cache import LruCache
+from ..nav.free_space import FreeSpace
 from ..nav.status import GoalStatus, NavCode, NavigatorStatus
 from ..request import MOST_MESSAGES, Messages, digests
 from ..wire.codec import decode_client, decode_server, read_client, read_server
@@ -117,6 +118,8 @@ class RunLog:
         if message.kind == OPEN_KIND:
             decision.seed, decision.preset = message.seed, message.preset
             decision.opening = bytes(message.payload)
+            if hasattr(message, "free_space"):  # not of an earlier version, in its bag
+                decision.free_space = FreeSpace.read(message.free_space)
             opening = _client_message(decision.opening)
             if isinstance(opening, Open):
                 decision.messages = self._whole(opening)

@@ -16,7 +16,9 @@ from ..edge.events import Abort, Cut
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
 from ..nav.answer import Action
+from ..nav.clock_offset import camera_clock
 from ..nav.events import EStop, Instruction, Report, Tick
+from ..nav.free_space import NOTHING_SEEN, FreeSpace
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
     E_STOP_ON,
@@ -32,6 +34,8 @@ from ..nav.status import (
 
 SETTLE_S = 3.0  # s; an idle navigator without a result of the last decision did not receive it
 REMEMBERED = 64  # counts of the navigator, and pictures
+SPACES_REMEMBERED = 256  # ten seconds of two lidars, which a frame may be late
+SPACE_APART_S = 0.3  # s between a frame and what lidars showed then; at 0.6 m/s 18 cm
 MOVED_S = 2.0  # s that the robot was told to move, and no picture was new
 SAME_PICTURE = (
     "the pictures stay the same though the robot is told to move: if it moves, restart the camera "
@@ -63,7 +67,7 @@ class LoopSettings:
     mission: MissionSettings = field(default_factory=MissionSettings)
 
 
-# Events, besides Instruction, EStop, NavigatorStatus and Tick (once a second)
+# Events, besides Instruction, EStop, FreeSpace, NavigatorStatus and Tick (once a second)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Paused:
     state: str = INACTIVE
 
 
-Event = Frame | Answered | Ended | Paused | NavigatorStatus | Instruction | EStop | Tick
+Event = Frame | FreeSpace | Answered | Ended | Paused | NavigatorStatus | Instruction | EStop | Tick
 
 # Effects
 
@@ -118,7 +122,8 @@ Event = Frame | Answered | Ended | Paused | NavigatorStatus | Instruction | ESto
 class Decide:
     """A decision to make: request id, goal and frame.
 
-    ``stops`` is the navigator's newest count (``StopLatch``) when the frame was taken.
+    ``stops`` is the navigator's newest count (``StopLatch``) when the frame was taken;
+    ``free_space`` what lidars showed then.
     """
 
     request: str
@@ -126,6 +131,7 @@ class Decide:
     frame: Frame
     stops: int
     goal_id: str = ""
+    free_space: FreeSpace = NOTHING_SEEN
 
 
 Effect = Cut | Abort | GoalStatus | Report
@@ -172,6 +178,7 @@ class DecisionLoop:
         self._early: tuple[str, float] | None = None  # an instruction under e_stop, and its time
         # The frame, and the navigator's count when it was taken.
         self._frame: tuple[Frame, int] | None = None
+        self._spaces: deque[FreeSpace] = deque(maxlen=SPACES_REMEMBERED)
         self._frames_from = -math.inf
         self._status: NavigatorStatus | None = None
         # The navigator's counts, and from when they apply.
@@ -205,13 +212,17 @@ class DecisionLoop:
         self._frame, self._request, self._explain = None, request, self.settings.explain
         self.deciding, self._acted, self._is_enough = True, False, False
         self._mission.begin(request)
-        return Decide(request, self.instruction, *frame, self._mission.goal_id)
+        space = self._space_at(frame[0])
+        return Decide(request, self.instruction, *frame, self._mission.goal_id, space)
 
     def on(self, event: Event, now: float) -> list[Effect]:
         """Handle an event at ``now``; returns its effects in order."""
         match event:
             case Frame():
                 return self._see(event, now)
+            case FreeSpace():
+                self._spaces.append(event)
+                return []
             case Answered(action):
                 self._acted = action is not None
                 return self._cut_short(now)
@@ -243,6 +254,15 @@ class DecisionLoop:
             self.sees_the_same = True
         effects = self._update_status(now) if blind or self.why_blind else []
         return effects + self._cut_short(now)
+
+    def _space_at(self, frame: Frame) -> FreeSpace:
+        """The free space at the frame's time; nothing is seen if none was told of about then."""
+        if not self._spaces:
+            return NOTHING_SEEN
+        ahead = camera_clock(frame.clock_offset, self._spaces[-1].base_clock)
+        at = frame.stamp - round(ahead * 1e9)
+        nearest = min(reversed(self._spaces), key=lambda space: abs(space.at - at))
+        return nearest if abs(nearest.at - at) <= SPACE_APART_S * 1e9 else NOTHING_SEEN
 
     def _sees_anew(self) -> None:
         self._moved_s, self.sees_the_same = 0.0, False

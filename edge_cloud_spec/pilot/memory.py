@@ -19,8 +19,11 @@ class MissionMemory:
         """What the next prompt of this mission holds before its frame."""
         return spec.chosen(spec.kept(self._turns)) if mission == self._mission else ()
 
-    def add(self, mission: str, spec: HistorySpec, jpeg: bytes, answer: str) -> None:
-        """A decision of this mission is verified."""
+    def add(
+        self, mission: str, spec: HistorySpec, jpeg: bytes, answer: str, free_space: str = ""
+    ) -> None:
+        """A decision of this mission is verified; ``free_space``: as its prompt told it."""
         before = self._turns if mission == self._mission else ()
         self._mission = mission
-        self._turns = spec.kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER_CHARACTERS])))
+        turn = Turn.of(jpeg, answer[:MAX_ANSWER_CHARACTERS], free_space)
+        self._turns = spec.kept((*before, turn))

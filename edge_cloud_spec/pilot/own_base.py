@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from ..nav.events import Announce, Event, Report, Show
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..nav.events import Announce, Event, Report, Scan, Show
+from ..nav.free_space import FreeSpace
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
 from ..nav.settings import NavigatorSettings
+from ..nav.sight import rays_of_scan
 from ..nav.status import NavigatorStatus
 from ..nav.watchdog import Watchdog
 from ..throttle import Reports
 
+OnScan = Callable[[], tuple[ArrayLike, ArrayLike, float, float]]
+"""Ranges (m) and angles (rad) of the newest scan, its least and its greatest range (m)."""
 OnVelocity = Callable[[float, float, float], None]
 """Commands m/s ahead, m/s to the left and rad/s to the left."""
 
@@ -28,7 +36,7 @@ class OwnBase:
         self,
         drive: OnVelocity,
         on_status: Callable[[NavigatorStatus], object],
-        settings: NavigatorSettings | None,
+        settings: NavigatorSettings,
         reports: Reports,
     ) -> None:
         self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
@@ -54,6 +62,18 @@ class OwnBase:
     def receive(self, event: Event) -> None:
         """Pass an event to the navigator and carry out its effects."""
         self._performer.carry_out(self._navigator.on(event, time.monotonic()))
+
+    def see(
+        self, stamp: int, ranges: ArrayLike, angles: ArrayLike, nearest: float, farthest: float
+    ) -> FreeSpace:
+        """Pass on what a lidar saw at ``stamp`` (ns); returns how far the base may go."""
+        rays, problem, body = np.empty((0, 3)), "", self._navigator.settings.obstacles
+        try:
+            rays = rays_of_scan(np.asarray(ranges), np.asarray(angles), nearest, farthest, body)
+        except ValueError as error:
+            problem = str(error)
+        self.receive(Scan("scan", stamp, rays=rays, problem=problem))
+        return replace(self._navigator.obstacles.free_space(time.monotonic()), at=stamp)
 
     def _publish(self, output: Show | Report | Announce) -> None:
         match output:

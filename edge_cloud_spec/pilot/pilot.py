@@ -47,13 +47,17 @@ from .decision_loop import (
     Paused,
 )
 from .memory import MissionMemory
-from .own_base import OnVelocity, OwnBase
+from .own_base import OnScan, OnVelocity, OwnBase
 
 if TYPE_CHECKING:
     from ..edge.picture_decoder import PictureDecoder  # with gRPC, which a drafter node never uses
 
 _log = logging.getLogger(__name__)
 DUE_POLL_S = 0.2  # longest delay of a decision that is due by time
+NO_FREE_SPACE = (
+    "the prompt says that free space is not seen: no lidar told of it when the frame was taken; "
+    "see the navigator's obstacles.scan and obstacles.points, and the clocks"
+)
 LINK_LOST_ALONE = "the link is lost; the drafter decides alone"
 
 
@@ -176,7 +180,8 @@ class Pilot:
     # Events
 
     def receive(self, event: Event) -> None:
-        """Handle an Instruction, EStop, NavigatorStatus, Frame or Tick: perform the effects."""
+        """Handle an Instruction, EStop, NavigatorStatus, Frame, FreeSpace or Tick: perform the
+        effects."""
         with self._changed:
             self._loop.settings = self.settings.loop
             for effect in self._loop.on(event, self._clock()):
@@ -274,6 +279,7 @@ class Pilot:
         drive: OnVelocity,
         odometry: Callable[[], tuple[float, float, float]] | None = None,
         *,
+        scan: OnScan | None = None,
         settings: NavigatorSettings | None = None,
         report: Callable[[str], object] = _log.warning,
     ) -> GoalStatus:
@@ -283,12 +289,17 @@ class Pilot:
         ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
         the left and rad/s to the left, 20 times a second; if a callback hangs, another thread
         commands zero. ``odometry`` returns x, y (m) and yaw (rad); without it motions are timed.
-        ``settings``: limits and steps. ``report`` gets problems of decisions and of the base, as
+        ``scan`` returns the newest ranges (m) and angles (rad, to the left) of a level lidar, at
+        the least and at most how far it measures (m); inf where nothing is. The robot stops before
+        what it shows, and nothing moves without. ``settings``: limits and steps, and the body
+        (``obstacles``). ``report`` gets problems of decisions and of the base, as
         sentences, one that is repeated ever more seldom; what it raises is logged.
 
         However this ends, also by Ctrl-C or an exception in a callback, zero is commanded. Raises
-        UserError for an invalid instruction.
+        UserError for an invalid instruction, and for a dialect that tells free space without
+        ``scan``.
         """
+        settings = _promising(settings or NavigatorSettings(), scan, self.settings.dialect)
         if not is_stop(instruction):
             check_instruction(instruction, self._loop.known)
         outputs, reports = SimpleQueue[Output](), Reports(_attempting(report))
@@ -300,6 +311,8 @@ class Pilot:
             self.receive(Instruction(instruction))
             while True:
                 now = time.time_ns()
+                if scan is not None:  # first, so that a frame finds what was seen about it
+                    self.receive(base.see(now, *scan()))
                 self.see(now, camera())
                 if odometry is not None:
                     base.receive(Odometry(Pose(*odometry()), now))
@@ -373,7 +386,12 @@ class Pilot:
             decode = settings.decode_settings(self.number, alone=alone)
             self.number += 1
             turns = () if alone else self._memory.turns(decide.goal_id, dialect.history)
-            request = dialect.request(decide.instruction, decide.frame.jpeg, settings.order, turns)
+            space = decide.free_space.words if dialect.tells_free_space else ""
+            if space and not decide.free_space.at:
+                self._publish(Report(NO_FREE_SPACE))
+            request = dialect.request(
+                decide.instruction, decide.frame.jpeg, settings.order, turns, space
+            )
             nonce, connect = int(decide.request, 16), partial(self._connect, decide)
             outcome = decode_text(runner, request, decode, nonce, connect, on_text, self._inbox)
         finally:
@@ -382,8 +400,19 @@ class Pilot:
         if ended.action is not None and said.verified and not alone:
             whole = settings.loop.explain == EXPLAIN_FULL
             words = said.answer if whole else said.answer[: said.reading.end]
-            self._memory.add(decide.goal_id, dialect.history, decide.frame.jpeg, words)
+            self._memory.add(decide.goal_id, dialect.history, decide.frame.jpeg, words, space)
         return Decided(decide, ended, said.answer, outcome, alone, decode.policy.seed, turns)
+
+
+def _promising(
+    settings: NavigatorSettings, scan: OnScan | None, dialect: Dialect
+) -> NavigatorSettings:
+    """The settings, with a lidar where there is one. UserError: the dialect needs one."""
+    if scan is not None:
+        return replace(settings, obstacles=replace(settings.obstacles, scan="scan"))
+    if dialect.tells_free_space:
+        raise UserError(f"{dialect.without_lidar}: give navigate a scan")
+    return settings
 
 
 def _attempting(publish: Callable[[Any], object]) -> Callable[[Any], None]:

@@ -177,6 +177,7 @@ def _nodes(
         history=history_of(recording.run_log),
         max_tokens=max(int(task.parameters.get("max_tokens", 0)) for task in recording.tasks),
         sim="false",
+        scan="free_space",  # what the robot's lidars showed is in the bag
         namespace=NAMESPACE,
         local_address=free_address(),
     )

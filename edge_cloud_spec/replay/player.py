@@ -12,7 +12,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
-from edge_cloud_spec.msg import NavStatus
+from edge_cloud_spec.msg import FreeSpace, NavStatus
 
 from ..bringup.graph import Value
 from ..errors import UserError
@@ -28,8 +28,8 @@ from ..nav.status import (
     NavigatorStatus,
 )
 from ..nodes.drafting.camera import COMPRESSED
-from ..nodes.nav_messages import to_status
-from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
+from ..nodes.nav_messages import to_free_space, to_status
+from ..nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
 from ..request import picture_digest
@@ -65,6 +65,7 @@ class Player:
         self._instructed = False
         node = observer.node
         self._camera = node.create_publisher(CompressedImage, COMPRESSED, SENSOR_DATA)
+        self._free_space = node.create_publisher(FreeSpace, "free_space", RELIABLE)
         self._status = node.create_publisher(NavStatus, "nav_status", LATCHED)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._parameters = node.create_client(SetParameters, "drafter/set_parameters")
@@ -123,6 +124,7 @@ class Player:
             if task.begins and self._goal.state == FOLLOWING:
                 self._retract()  # what follows must remember nothing of before
             self._instruct(task.instruction)
+            self._free_space.publish(to_free_space(task.free_space))
             self._publish_status("idle")
             time.sleep(IDLE_BEFORE_PICTURE_S)
             self._publish_picture(task)

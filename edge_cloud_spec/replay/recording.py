@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..instruction import is_stop, normalized
 from ..models.image import decode_image
 from ..models.prompt import PromptSpec
 from ..nav.answer import ORDERS
+from ..nav.free_space import NOTHING_SEEN, FreeSpace
 from ..nodes.drafting.camera import TYPES as CAMERAS
 from ..nodes.drafting.camera import encode_frame
 from ..observe.bag import Bag, robot_topics, topic_of
@@ -91,6 +92,12 @@ class ReplayTask:
     parameters: Mapping[str, Value]
     recorded: Decision | None = None
     begins: bool = False
+
+    @property
+    def free_space(self) -> FreeSpace:
+        """What lidars showed when the picture was taken, by the picture's clock."""
+        space = NOTHING_SEEN if self.recorded is None else self.recorded.free_space
+        return replace(space, at=self.stamp, base_clock=None)
 
 
 @dataclass(frozen=True)

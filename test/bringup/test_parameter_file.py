@@ -195,6 +195,34 @@ def test_a_robot_drives_on_only_where_it_is_known_how_old_a_picture_is(
     assert dict(specs_of(settings)["navigator"].parameters) == {"drive": drive, "guarded": True}
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"scan": "scan"}, ""),
+        ({"points": "cloud"}, ""),
+        ({}, '/**/navigator: {ros__parameters: {obstacles: {points: "cloud"}}}'),
+        ({}, '/**/navigator: {ros__parameters: {obstacles.scan: "scan"}}'),
+        ({}, ""),
+        ({}, '/**/navigator: {ros__parameters: {obstacles: {scan: ""}}}'),
+    ],
+)
+def test_a_dialect_that_tells_free_space_needs_a_lidar(
+    given: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    path, own = tmp_path / "own.yaml", tmp_path / "told.yaml"
+    dialect = {"summary": "x", "examples": {"action: stop;": "stop"}}
+    own.write_text(json.dumps(dialect | {"user_text": "{instruction} {free_space}"}))
+    path.write_text(f"{text}\n/**/drafter: {{ros__parameters: {{dialect: {own}}}}}")
+    has_lidar = bool(given) or "cloud" in text or '"scan"' in text
+    try:
+        drafter = specs_of(GraphSettings(parameters=str(path), **given))["drafter"]
+    except UserError as error:
+        said = "the dialect told tells {free_space}, and no lidar looks: give scan:=TOPIC"
+        assert said in str(error) and not has_lidar
+    else:
+        assert has_lidar and dict(drafter.parameters)["dialect"] == str(own)
+
+
 def test_the_guard_stops_the_base_in_the_way_in_which_the_navigator_commands_it(
     tmp_path: Path,
 ) -> None:

@@ -19,6 +19,8 @@ promises are checked from what it heard and what it did, by none of its own logi
    has released it. One that follows its commands is not held.
 8. Nor where the newest scan has next to no ray that tells something: ahead and behind of a move,
    all around of a turn; nor towards what it saw in the last two seconds and blind rays hide now.
+9. A way that it says to be clear where a motion was blocked is clear, as the newest scan has it: a
+   small step that way meets nothing, and leads into nothing that is blind.
 """
 
 from __future__ import annotations
@@ -435,6 +437,8 @@ class Checker:
         self._last_at = self._until = -math.inf
         self._stop_by = math.inf
         self._given = deque[tuple[float, float, Velocity]](maxlen=200)  # from, to, what
+        # At the last step's halt: when, what was seen, the pose, what was about (None: unknown).
+        self._ended = 0.0, self._look, Pose(), self._known(0.0), settings
         self._now = 0.0
 
     def set(self, settings: NavigatorSettings, effects: list[Effect], now: float) -> None:
@@ -560,6 +564,9 @@ class Checker:
         for effect in effects:
             match effect:
                 case Halt():
+                    if self._step is not None:
+                        known = self._known(now)
+                        self._ended = now, self._look, self._scene.truth, known, self.settings
                     self._step = None
                     self._command(STILL, now)
                 case Announce():
@@ -568,6 +575,8 @@ class Checker:
                     self._drove(effect, now)
                 case Show(status):
                     self.counts["in the way"] += "is in the way at" in status.detail
+                    for way in status.clear:
+                        self._said_clear(way)
 
     def _announced(self, effect: Announce, now: float) -> None:
         self._require(not self._held, "a decision while the robot is held")
@@ -645,19 +654,15 @@ class Checker:
 
     def _clear(self, velocity: Velocity, now: float) -> None:
         """It has seen, lately, that it stands before it meets something."""
-        look, scene, limits = self._look, self._scene, self.settings.limits
+        look, limits = self._look, self.settings.limits
         old = LATEST + self.settings.obstacles.timeout
         self._require(look is not None and now - look.taken <= old, "a command without a scan")
         self._require(all(look.sees(*side) for side in self._into(velocity)), "a blind command")
         self.counts["commands where it is blind elsewhere"] += bool(look.covers)
-        if look.taken - scene.lied_at < BELIEVED or now - scene.lied_at < BELIEVED:
+        things, pose = self._known(now), self._scene.truth
+        if things is None:
             return
-        begin, pose, body = scene.truth, scene.truth, self.settings.obstacles
-        near = 0.1 if self.settings.odometry == "off" else 0.02  # as exact as its place is known
-        things = [at for at in look.things if not within(body, seen_from(look.pose, at), near)]
-        things += [thing for thing, seen in self._hidden.items() if now - seen < RECALL]
         self.counts["commands beside what is hidden"] += bool(self._hidden)
-        things = [thing for thing in things if not within(body, seen_from(begin, thing))]
         self.counts["commands near a thing"] += any(
             math.hypot(x - pose.x, y - pose.y) < 1.0 for x, y in things
         )
@@ -666,13 +671,55 @@ class Checker:
             moves += limits.move.overshoot / velocity.speed
         elif not velocity.speed:
             turns += limits.turn.overshoot / abs(velocity.wz)
-        lasts = max(moves, turns) / PARTS
-        for part in range(PARTS):
-            goes, turned = part * lasts < moves, part * lasts < turns
+        self._meets_nothing(velocity, (moves, turns), pose, things, f"{velocity}")
+
+    def _known(self, now: float) -> list[Place] | None:
+        """The places about that it must know of, beyond the body; None: odometry tells not where
+        they are."""
+        look, scene, body = self._look, self._scene, self.settings.obstacles
+        if look is None or min(look.taken, now) - scene.lied_at < BELIEVED:
+            return None
+        near = 0.1 if self.settings.odometry == "off" else 0.02  # as exact as its place is known
+        things = [at for at in look.things if not within(body, seen_from(look.pose, at), near)]
+        things += [thing for thing, seen in self._hidden.items() if now - seen < RECALL]
+        return [thing for thing in things if not within(body, seen_from(scene.truth, thing))]
+
+    def _meets_nothing(
+        self,
+        velocity: Velocity,
+        lasts: tuple[float, float],
+        begin: Pose,
+        things: list[Place],
+        what: str,
+    ) -> None:
+        """Nothing is in the body's way while it moves and turns so long, s."""
+        moves, turns = lasts
+        pose, body, part = begin, self.settings.obstacles, max(lasts) / PARTS
+        for number in range(PARTS):
+            goes, turned = number * part < moves, number * part < turns
             going = Velocity(velocity.vx * goes, velocity.vy * goes, velocity.wz * turned)
-            pose = moved(pose, going, lasts)
+            pose = moved(pose, going, part)
             meets = [at for at in things if within(body, seen_from(pose, at))]
-            self._require(not meets, f"{velocity} towards {meets and seen_from(begin, meets[0])}")
+            self._require(not meets, f"{what} towards {meets and seen_from(begin, meets[0])}")
+
+    def _said_clear(self, way: str) -> None:
+        """It was clear when the motion ended."""
+        now, look, pose, things, settings = self._ended
+        self.counts["ways that are clear"] += 1
+        lidar, old = settings.obstacles, LATEST + settings.obstacles.timeout
+        seen = lidar.promised and look is not None and now - look.taken <= old
+        self._require(bool(seen), f"{way} said to be clear without a scan")
+        velocity = {
+            "ahead": Velocity(1.0),
+            "behind": Velocity(-1.0),
+            "left": Velocity(wz=1.0),
+            "right": Velocity(wz=-1.0),
+        }[way]
+        sees = all(look.sees(*side) for side in self._into(velocity))
+        self._require(sees, f"{way} said to be clear where it is blind")
+        size = math.radians(settings.steps.turn_small) if velocity.wz else settings.steps.move_small
+        if things is not None:
+            self._meets_nothing(velocity, (size, size), pose, things, f"{way} said to be clear")
 
     def _into(self, velocity: Velocity) -> tuple[tuple[int, int], ...]:
         """The sides, in degrees, into which a command leads: those of a turn, or of a move."""

@@ -26,6 +26,7 @@ from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import (
     MISSION_ENDS,
     NAV_STATES,
+    WAYS,
     GoalStatus,
     NavCode,
     NavigatorStatus,
@@ -39,9 +40,16 @@ NONE, DONE, REFUSED = NavCode.NONE, NavCode.DONE, NavCode.REFUSED
 TWICE = (NavCode.BLOCKED,) * 2
 
 
-def ended(request: str, code: NavCode, answer: str = "", why: str = "so") -> NavigatorStatus:
+def ended(
+    request: str,
+    code: NavCode,
+    answer: str = "",
+    why: str = "so",
+    clear: tuple[str, ...] = (),
+) -> NavigatorStatus:
     """What the navigator says at a motion's end, or of what it refuses."""
-    return NavigatorStatus("idle", request, why, code=code, action=parse_action(answer))
+    action = parse_action(answer)
+    return NavigatorStatus("idle", request, why, code=code, action=action, clear=clear)
 
 
 class Story:
@@ -71,6 +79,7 @@ class Story:
         why: str = "so",
         problem: str = "",
         by_link: bool = False,
+        clear: tuple[str, ...] = (),
     ) -> str:
         """A decision with this action, whose motion ended with these codes."""
         request, action = f"r{next(self._requests)}", parse_action(answer)
@@ -79,7 +88,7 @@ class Story:
         self.end()
         for code in codes:
             moving = NavigatorStatus("moving", request, answer, action=action)
-            self.tell(moving, ended(request, code, answer, why))
+            self.tell(moving, ended(request, code, answer, why, clear))
         return request
 
     def fail(self, why: str = "garbage", by_link: bool = False) -> None:
@@ -152,6 +161,41 @@ def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
     assert story.ends == [
         f"blocked {BALL}: 3 motions in a row did not arrive; the last was blocked: by a wall"
     ]
+
+
+OUT = {"left": "turn left small", "right": SEARCH, "behind": "move backward small"}
+
+
+@pytest.mark.parametrize("way", OUT)
+def test_a_dead_end_is_left_while_a_way_is_clear_and_verified_words_ask_for_it(way: str) -> None:
+    story = Story()
+    for _ in range(20):
+        for _ in range(3):
+            story.decide(FORWARD, NavCode.BLOCKED, clear=(way,))
+        assert not story.ends, "a way out is clear, and nothing was decided since"
+        story.decide(OUT[way], DONE)
+    for _ in range(3):
+        assert not story.ends, "what was clear before does not count"
+        story.decide(FORWARD, NavCode.BLOCKED, why="blocked: by a wall")
+    assert story.ends == [
+        f"blocked {BALL}: 3 motions in a row did not arrive; the last was blocked: by a wall"
+    ]
+
+
+@pytest.mark.parametrize("answers", [(FORWARD,), (FORWARD, "turn left small"), (*OUT.values(),)])
+def test_no_mission_goes_on_for_ever_at_a_dead_end(answers: tuple[str, ...]) -> None:
+    """Whose words insist, or ask for ways that are said to be clear and are not: twice as many
+    motions. Whose words go to and fro: so many actions as any."""
+    insists, dithers = Story(), Story()
+    for number in range(6):
+        assert not insists.ends
+        insists.decide(answers[number % len(answers)], NavCode.BLOCKED, clear=WAYS)
+    assert insists.ends[0].startswith(f"blocked {BALL}: 6 motions in a row")
+    for number in range(50):
+        assert not dithers.ends
+        dithers.decide(FORWARD, NavCode.BLOCKED, clear=WAYS)
+        dithers.decide(f"turn {('left', 'right')[number % 2]} small", DONE)
+    assert dithers.ends == [f"given_up {BALL}: not reached after 100 decisions"]
 
 
 def test_the_cloud_out_of_reach_ends_nothing_before_the_time_is_over() -> None:
@@ -237,6 +281,7 @@ STATUSES = st.builds(
     REQUESTS,
     code=st.sampled_from(NavCode),
     action=ANSWERS,
+    clear=st.sampled_from([(), ("left",), WAYS]),
 )
 SEQUENCE = st.lists(
     st.one_of(
@@ -309,11 +354,15 @@ def test_each_code_that_a_mission_goes_by_has_an_end_of_its_own() -> None:
     assert ends[NavCode.STOP] == ""
 
 
-@given(st.sampled_from(NAV_STATES), st.sampled_from(NavCode), st.text(), ANSWERS)
-def test_code_and_action_are_read_back_from_a_status_whatever_its_words(
-    state: str, code: NavCode, words: str, action: Action | None
+@given(
+    *(st.sampled_from(NAV_STATES), st.sampled_from(NavCode), st.text(), ANSWERS),
+    st.sets(st.sampled_from(WAYS)),
+)
+def test_code_action_and_clear_ways_are_read_back_from_a_status_whatever_its_words(
+    state: str, code: NavCode, words: str, action: Action | None, ways: set[str]
 ) -> None:
-    status = NavigatorStatus(state, "r", words, 3, code, action)
+    clear = tuple(way for way in WAYS if way in ways)
+    status = NavigatorStatus(state, "r", words, 3, code, action, clear)
     assert NavigatorStatus.read(SimpleNamespace(**status.fields)) == status
 
 

@@ -21,11 +21,14 @@ from edge_cloud_spec.nav.events import (
     Tick,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
+from edge_cloud_spec.nav.free_space import NOTHING_SEEN
 from edge_cloud_spec.nav.limits import Axis, Limits
 from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY
 from edge_cloud_spec.nav.obstacles import WAY_NOT_SEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.sight import rays_of_scan
+from edge_cloud_spec.nav.status import WAYS
 
 SEES = ObstacleSettings(scan="scan", front=0.35)
 MEASURED = Limits(move=Axis(slowest=0.1), turn=Axis(slowest=0.2))  # a base that overshoots nothing
@@ -98,7 +101,8 @@ def test_it_stops_before_what_stands_ahead(at: float, odometry: bool) -> None:
     assert "move forward large: something is in the way at 0." in room.drill.status, (
         room.drill.status
     )
-    assert room.drill.status.endswith("m ahead") and not room.drill.navigator.moving
+    assert room.drill.status.endswith("m ahead; clear: left, right, behind")
+    assert not room.drill.navigator.moving
     assert odometry is False or room.nearest < SEES.margin + SEES.clearance + 0.1, "and gets near"
 
 
@@ -298,3 +302,94 @@ def test_a_scan_that_a_driver_repeats_with_new_stamps_stops_it(action: str) -> N
     del room.scan
     room.run(0.5)
     assert room.drill.navigator.status.welcomes_decision
+
+
+# What it tells of free space
+
+
+# By what is covered, degrees to the left: what is not seen. A turn must be seen all around.
+COVERED = {
+    (-30.0, 30.0): {"ahead", "left", "right"},
+    (150.0, 210.0): {"left", "right", "behind"},
+    (-180.0, 180.0): set(WAYS),
+    (-5.0, 5.0): set(),
+}
+
+
+@pytest.mark.parametrize("says", [math.nan, 0.0])
+@pytest.mark.parametrize("sector", COVERED)
+def test_what_is_covered_is_not_seen_and_never_free(
+    sector: tuple[float, float], says: float
+) -> None:
+    room = Room()
+    room.lidar |= {"sectors": [sector], "says": says}
+    room.run(0.8)
+    words = room.drill.navigator.obstacles.free_space(room.drill.now).words
+    assert {way for way in WAYS if f"{way} not seen" in words} == COVERED[sector], words
+
+
+@pytest.mark.parametrize(
+    "fault", ["no lidar", "nothing came", "silent", "all inf", "empty", "no numbers"]
+)
+def test_where_no_lidar_tells_nothing_is_seen_and_no_way_is_clear(fault: str) -> None:
+    settings = replace(SEES, scan="") if fault == "no lidar" else SEES
+    room = Room(settings=settings)
+    if fault == "nothing came":
+        room = Room(settings=replace(SEES, points="points"))
+    room.scans = fault not in ("silent", "no lidar")
+    if fault in ("all inf", "empty", "no numbers"):
+        far = {"all inf": [math.inf] * 360, "empty": [], "no numbers": [math.nan] * 360}[fault]
+        angles = np.radians(np.arange(len(far)))
+        with pytest.raises(ValueError, match="covered"):
+            rays_of_scan(np.array(far), angles, 0.05, 12.0, SEES)
+        room.lidar |= {"sectors": [(-180.0, 180.0)], "says": math.nan}
+    room.run(0.8)
+    space = room.drill.navigator.obstacles.free_space(room.drill.now)
+    assert space == NOTHING_SEEN and not space.clear
+    assert space.words == ", ".join(f"{way} not seen" for way in WAYS)
+
+
+@pytest.mark.parametrize("odometry", [True, False])
+def test_what_was_seen_is_moved_as_the_base_has_moved(odometry: bool) -> None:
+    """Without odometry, its margin grows."""
+    room = Room((1.2, 0.0), odometry=odometry)
+    before = room.drill.navigator.obstacles.free_space(room.drill.now)
+    room.act("move forward small", 0.6)
+    room.scans = False
+    room.run(0.3)
+    after = room.drill.navigator.obstacles.free_space(room.drill.now)
+    moved = room.base.pose.x
+    assert moved > 0.05
+    far = before.ahead - moved
+    assert after.ahead == pytest.approx(far, abs=0.04) if odometry else after.ahead < far + 0.02
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_said_to_be_free_can_be_gone_and_what_is_clear_can_be_done(seed: int) -> None:
+    """Closed loop: the same navigator, of whose clearances the words tell."""
+    random = np.random.default_rng(seed)
+    things = random.uniform(-1.5, 1.5, (random.integers(1, 8), 2))
+    room = Room(*((x, y) for x, y in things if math.hypot(x, y) > 0.6))
+    space = room.drill.navigator.obstacles.free_space(room.drill.now)
+    actions = {"ahead": "move forward small", "behind": "move backward small"}
+    actions |= {"left": "turn left small", "right": "turn right small"}
+    begin = room.base.pose
+    for way in space.clear:
+        room.base.pose = begin
+        room.run(0.5)
+        room.act(actions[way], 2.0)
+        assert f"done: {actions[way]}" in room.drill.status, (way, space, room.things)
+    assert room.nearest > 0.0
+
+
+def test_a_blocked_motion_says_which_ways_are_clear_for_programs_and_for_people() -> None:
+    ahead = Room((0.62, 0.0))
+    ahead.act("move forward large")
+    status = ahead.drill.navigator.status
+    assert status.clear == ("left", "right", "behind")
+    assert status.detail.endswith("m ahead; clear: left, right, behind"), status.detail
+    boxed = Room((0.62, 0.0), (0.3, 0.26), (0.3, -0.26), (-0.5, 0.0))
+    boxed.act("move forward large")
+    assert boxed.drill.navigator.status.clear == () and "clear" not in boxed.drill.status
+    ahead.act("turn left small")
+    assert ahead.drill.navigator.status.clear == (), "only where it was blocked"

@@ -84,7 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Liste
     with pytest.MonkeyPatch.context() as patch, Cloud(worker_of()) as cloud:
         patch.setenv("ROS_DOMAIN_ID", str(domain))  # launch_graph sets it: put back at the end
         # fsd: its early exits make predictions
-        settings = GraphSettings(preset="fsd", seed=0, rviz=True, cloud=cloud.address)
+        settings = GraphSettings(preset="fsd", seed=0, scan="scan", rviz=True, cloud=cloud.address)
         config = LaunchConfig(settings, parameters, left_out=ELSEWHERE)
         with (
             launch_graph(config, tmp_path_factory.mktemp("graph"), None) as running,

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 
-from edge_cloud_spec.dialects import load_dialect
+from edge_cloud_spec.dialects import dialect_names, load_dialect
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.errors import TRACEBACKS, UserError
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models.byte_drafter import ByteDrafter, byte_spec
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
+from edge_cloud_spec.nav.free_space import NOTHING_SEEN, FreeSpace
 from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.nav.limits import Limits
+from edge_cloud_spec.nav.motion import IN_THE_WAY
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot import decision_loop
@@ -230,6 +234,92 @@ def test_a_decision_alone_is_made_without_the_history() -> None:
     assert flight.decided().alone and not answers(flight)
     flight.lost = False
     assert not flight.decided().alone and answers(flight) == [SEARCH]
+
+
+# What a prompt tells of free space
+
+TELLS = replace(CLAUSES, user_text=f"{CLAUSES.user_text}\nFree space: {{free_space}}.")
+TELLING = replace(STOPS, dialect=TELLS)
+UNSEEN = NOTHING_SEEN.words
+
+
+def show(flight: Flight, *seconds: float, base_clock: float | None = None) -> None:
+    """Lidars showed tenths of a metre ahead, one for each: so many seconds from now."""
+    for number, later in enumerate(seconds, 1):
+        at = round((flight.now + later) * 1e9)
+        flight.pilot.receive(FreeSpace(number / 10, at=at, base_clock=base_clock))
+
+
+def spaces(flight: Flight) -> list[str]:
+    """What the last prompt tells of free space ahead, message by message."""
+    messages = flight.runner.requests[-1].messages
+    said = [re.search(r"ahead ([a-z0-9. ]+),", each.text) for each in messages]
+    return [found[1] for found in said if found]
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ((0.6, 0.9, 1.2, 1.5), "0.2 m"),  # the frame is a second later
+        ((0.75, 2.0), "0.1 m"),
+        ((1.25, 0.5), "0.1 m"),
+        ((0.6, 1.4), "not seen"),
+        ((-3.0, 5.0), "not seen"),
+        ((), "not seen"),
+    ],
+)
+def test_a_prompt_tells_the_free_space_of_its_frames_time_or_that_none_is_known(
+    shown: tuple[float, ...], told: str
+) -> None:
+    flight = Flight(TELLING)
+    show(flight, *shown)
+    flight.decided()
+    assert spaces(flight) == [told]
+    assert bool(flight.of(Report)) == (told == "not seen")
+    assert flight.runner.requests[-1].text.endswith(f"Free space: ahead {told}, {UNSEEN[16:]}.")
+
+
+@pytest.mark.parametrize(
+    ("camera", "base"), [(0.0, None), (-0.2, None), (3.0, None), (3.0, 3.0), (-3.0, -3.0)]
+)
+@pytest.mark.parametrize("lag", [0.0, 4.0])
+def test_the_time_is_the_same_by_whatever_clock_the_camera_stamps_its_frames(
+    camera: float, base: float | None, lag: float
+) -> None:
+    flight = Flight(replace(TELLING, loop=LoopSettings(lag=lag)))
+    for _ in range(4):
+        flight.see(None, camera)
+    flight.pilot.receive(Instruction(IT))
+    flight.now += lag
+    show(flight, 1.0 - lag - 0.4, 1.0 - lag + min(0.0, camera) * (base is None), base_clock=base)
+    flight.see(b"picture", camera)
+    decide = flight.pilot.take()
+    assert decide is not None and decide.free_space.words.startswith("ahead 0.2 m,")
+
+
+def test_a_conversation_tells_the_free_space_of_each_of_its_frames() -> None:
+    flight = Flight(TELLING, frames=2)
+    told = []
+    for number in range(4):
+        show(flight, *[1.0] * (number + 1))
+        flight.decided()
+        told.append(spaces(flight))
+    assert told == [["0.1 m"], ["0.1 m", "0.2 m"], ["0.1 m", "0.2 m", "0.3 m"], ["0.3 m", "0.4 m"]]
+
+
+@pytest.mark.parametrize("name", dialect_names())
+@pytest.mark.parametrize("frames", [0, 2])
+def test_a_dialect_without_its_place_tells_no_free_space(name: str, frames: int) -> None:
+    settings = replace(STOPS, dialect=load_dialect(name))
+    requests = []
+    for shown in ((), (1.0,)):
+        flight = Flight(settings, frames=frames)
+        for _ in range(2):
+            show(flight, *shown)
+            flight.decided()
+        requests.append(flight.runner.requests[-1])
+        assert not flight.of(Report)
+    assert requests[0] == requests[1] and "not seen" not in requests[0].text
 
 
 # While a decision is under way
@@ -513,6 +603,22 @@ def test_a_stop_in_any_words_ends_it_and_the_base_stands() -> None:
     robot.look = look
     assert robot.go() == f"stopped {TOLD_TO_STOP}", "said meanwhile, by another thread"
     assert robot.moved and robot.commands[-1] == (0.0, 0.0, 0.0)
+
+
+def test_a_lidar_of_ones_own_stops_it_and_is_told_of_in_each_prompt() -> None:
+    says = Says(FORWARD, STOP)
+    robot, angles = Robot(says, TELLS), np.radians(np.arange(-180.0, 180.0))
+    ranges = np.full(360, 8.0)
+    ranges[170:190] = 0.6  # ahead
+    with pytest.raises(UserError, match=r"clauses tells .free_space., and no lidar looks: give"):
+        robot.go()
+    assert not robot.commands
+    told = list[str]()
+    look = {"scan": lambda: (ranges, angles, 0.05, 10.0), "report": told.append}
+    assert robot.go(odometry=lambda: (0.0, 0.0, 0.0), **look) == f"done {IT}"
+    assert not robot.moved and IN_THE_WAY in " ".join(told)
+    for request in says.requests:
+        assert request.text.endswith("ahead blocked, left free, right free, behind free.")
 
 
 def test_problems_are_reported_while_it_goes_on() -> None:

@@ -38,7 +38,7 @@ from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
 from ...throttle import Reports
 from ...wire.messages import FAILED, ClientMessage, DraftMessage, Open, WireError
 from ..bridge_messages import from_topic, to_draft, to_request
-from ..nav_messages import to_reading
+from ..nav_messages import to_free_space, to_reading
 from ..runtime.qos import DECODE, LATCHED, RELIABLE
 from ..runtime.subscription_thread import SubscriptionThread
 
@@ -159,7 +159,7 @@ class TopicTransport:
     def __init__(self, topics: DrafterTopics, decide: Decide) -> None:
         self._topics, self._request = topics, decide.request
         self._stamp = Time(nanoseconds=decide.frame.stamp).to_msg()
-        self._instruction = decide.instruction
+        self._instruction, self._free_space = decide.instruction, decide.free_space
         self._preset = topics.settings.preset
         self._sequence = 0
 
@@ -172,6 +172,7 @@ class TopicTransport:
             out, publisher = to_request(message, self._preset), self._topics.requests
             if isinstance(message, Open):
                 out.instruction = self._instruction
+                out.free_space = to_free_space(self._free_space)
         out.header.stamp = self._stamp
         out.request_id = self._request
         out.sequence = self._sequence

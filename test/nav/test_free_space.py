@@ -1,0 +1,186 @@
+"""What lidars show, in words: they agree with the geometry, and never say that more is free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.lagging_base import seen_from
+from helpers.lidar import scan_of
+
+from edge_cloud_spec.nav import free_space as module
+from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
+from edge_cloud_spec.nav.free_space import FREE_M, FreeSpace, free_space
+from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.sight import LidarSight, Rays, rays_of_cloud, rays_of_scan
+from edge_cloud_spec.nav.status import WAYS
+
+Place = tuple[float, float]
+BODY = ObstacleSettings(scan="scan")
+SETTINGS = NavigatorSettings(obstacles=BODY)
+SIDES = {"ahead": 0.0, "left": SETTINGS.steps.turn_large, "right": -SETTINGS.steps.turn_large}
+FAR = 11.5  # m to the walls that rays meet elsewhere
+
+
+def space_of(rays: Rays, settings: NavigatorSettings = SETTINGS, source: str = "scan") -> FreeSpace:
+    sight = LidarSight.of(source, rays, settings.obstacles)
+    margin = np.full(len(sight.points), settings.obstacles.margin)
+    return free_space(sight.points, margin, [sight], settings)
+
+
+def hits(x: np.ndarray, y: np.ndarray, yaw: np.ndarray, things: list[Place]) -> np.ndarray:
+    """At which of these poses [n] the body, with its margin, is on one of these."""
+    places = np.array(things)[:, None]  # [m, 1, 2]
+    dx, dy = places[..., 0] - x, places[..., 1] - y
+    ahead, aside = np.cos(yaw) * dx + np.sin(yaw) * dy, np.cos(yaw) * dy - np.sin(yaw) * dx
+    long = (ahead > -BODY.rear - BODY.margin) & (ahead < BODY.front + BODY.margin)
+    return np.asarray((long & (np.abs(aside) < BODY.side + BODY.margin)).any(0))
+
+
+def told(way: str, things: list[Place]) -> float:
+    """How far it may go, m, by trying each centimetre, and each half degree of the turn before."""
+    keeps, limits = BODY.clearance + SETTINGS.limits.move.overshoot, SETTINGS.limits
+    sign, yaw = (-1.0 if way == "behind" else 1.0), math.radians(SIDES.get(way, 0.0))
+    if yaw:
+        turned = np.arange(0.0, abs(yaw) + limits.turn.overshoot, math.radians(0.5))
+        if hits(0.0 * turned, 0.0 * turned, np.copysign(turned, yaw), things).any():
+            return 0.0
+    far = np.arange(0.0, FREE_M + keeps + 0.05, 0.01)
+    found = hits(sign * far * math.cos(yaw), sign * far * math.sin(yaw), 0.0 * far + yaw, things)
+    return max(0.0, far[found.argmax()] - keeps) if found.any() else math.inf
+
+
+def about(random: Random) -> list[Place]:
+    """Things beyond the body's margin, most of them near."""
+    found: list[Place] = []
+    while len(found) < random.choice((1, 2, 4, 8)):
+        place = random.uniform(-2.5, 2.5), random.uniform(-2.5, 2.5)
+        if BODY.beyond(np.array([place]))[0] > BODY.margin + 0.02:
+            found.append(place)
+    return found
+
+
+def metres(words: str) -> dict[str, float]:
+    """The words, read as they stand."""
+    said = dict(part.split(" ", 1) for part in words.split(", "))
+    assert tuple(said) == WAYS
+    known = {"free": FREE_M, "blocked": 0.0, "not seen": math.nan}
+    return {w: known[s] if s in known else float(s.removesuffix(" m")) for w, s in said.items()}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_words_say_what_the_body_can_do_among_what_the_scan_shows(seed: int) -> None:
+    random = Random(seed)
+    things = about(random)
+    said = metres(space_of(scan_of(things)).words)
+    for way in WAYS:
+        true = min(told(way, things), FREE_M)
+        nudged = [
+            min(told(way, [(x + dx, y + dy) for x, y in things]), FREE_M)
+            for dx in (-0.02, 0.0, 0.02)
+            for dy in (-0.02, 0.0, 0.02)
+        ]
+        assert min(nudged) - 0.11 <= said[way] <= max(nudged) + 0.01, (way, true, said, things)
+
+
+def test_a_way_that_is_measured_by_the_body_alone_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: without the margin, words and geometry part."""
+    wrong = ObstacleSettings.seconds_to
+    monkeypatch.setattr(
+        ObstacleSettings, "seconds_to", lambda self, at, v, margin: wrong(self, at, v, 0.0 * margin)
+    )
+    with pytest.raises(AssertionError):
+        for seed in range(40):
+            test_the_words_say_what_the_body_can_do_among_what_the_scan_shows(seed)
+
+
+@pytest.mark.parametrize("yaw", [0.0, 0.7, -1.9, 3.1])
+def test_it_is_the_same_however_the_lidar_is_mounted(yaw: float) -> None:
+    random, mount = Random(round(10 * yaw)), Mount(x=0.1, y=-0.04, yaw=yaw)
+    turned = replace(BODY, scan_at=mount)
+    for _ in range(10):
+        things = [(x, y) for x, y in about(random) if math.hypot(x, y) > 0.6]
+        places = [seen_from(Pose(mount.x, mount.y, yaw), thing) for thing in things]
+        around = np.radians(np.arange(-180.0, 180.0))
+        angles = np.concatenate([around, [math.atan2(y, x) for x, y in places]])
+        ranges = np.concatenate([np.full(360, FAR), [math.hypot(*place) for place in places]])
+        rays = rays_of_scan(ranges, angles, 0.05, 12.0, turned)
+        found = space_of(rays, replace(SETTINGS, obstacles=turned)).words
+        sight = LidarSight.of("scan", scan_of([(0.0, 3.0)]), BODY)
+        points = np.array([*things, (0.0, 3.0)])
+        margin = np.full(len(points), BODY.margin)
+        assert found == free_space(points, margin, [sight], SETTINGS).words
+
+
+def rain(random: Random) -> list[Place]:
+    return [(random.uniform(-3, 3), random.uniform(-3, 3)) for _ in range(random.choice((1, 30)))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_more_a_scan_shows_never_makes_a_way_longer(seed: int) -> None:
+    """As drops of rain do, or dust, or people."""
+    random = Random(seed)
+    things = [thing for thing in about(random) if math.hypot(*thing) > 0.7]
+    dry = metres(space_of(scan_of(things)).words)
+    drops = [at for at in rain(random) if math.hypot(*at) > 0.7]
+    wet = metres(space_of(scan_of([*things, *drops])).words)
+    assert all(wet[way] <= dry[way] for way in WAYS), (dry, wet, things)
+
+
+def of_cloud(places: np.ndarray, settings: ObstacleSettings = BODY) -> FreeSpace:
+    rays = rays_of_cloud(places, settings)
+    return space_of(rays, replace(SETTINGS, obstacles=settings), "points")
+
+
+def floor(begin: float, end: float) -> np.ndarray:
+    """Points of the floor between these bearings, degrees."""
+    off = np.radians(np.arange(begin, end, 2.0))
+    return np.stack([1.5 * np.cos(off), 1.5 * np.sin(off), np.full(len(off), -0.3)], 1)
+
+
+def test_a_cloud_says_free_only_where_it_has_returns() -> None:
+    cloud = ObstacleSettings(points="points")
+    assert of_cloud(floor(-180, 180), cloud).words == ", ".join(f"{way} free" for way in WAYS)
+    ahead = of_cloud(floor(-35, 35), cloud).words
+    assert ahead == "ahead free, left not seen, right not seen, behind not seen"
+    left = of_cloud(floor(-35, 90), cloud).words
+    assert left == "ahead free, left free, right not seen, behind not seen"
+
+
+class Stamp(SimpleNamespace):
+    sec, nanosec = 7, 500_000_000
+
+
+def test_what_a_message_says_is_read_back() -> None:
+    space = FreeSpace(0.8, math.inf, 0.0, math.nan, base_clock=-3.0)
+    message = SimpleNamespace(header=SimpleNamespace(stamp=Stamp()), **space.fields)
+    read = FreeSpace.read(message)
+    assert (read.words, read.at, read.base_clock) == (space.words, 7_500_000_000, -3.0)
+    assert read.words == "ahead 0.8 m, left free, right blocked, behind not seen"
+    unknown = SimpleNamespace(header=message.header, **FreeSpace().fields)
+    assert FreeSpace.read(unknown).base_clock is None
+
+
+@pytest.mark.parametrize(
+    ("far", "words"),
+    [
+        *((0.0, "blocked"), (0.0999, "blocked"), (0.1, "0.1 m"), (0.3, "0.3 m"), (0.79, "0.7 m")),
+        *(
+            (-0.5, "blocked"),
+            (-math.inf, "blocked"),
+            (1.999, "1.9 m"),
+            (2.0, "free"),
+            (math.inf, "free"),
+            (math.nan, "not seen"),
+        ),
+    ],
+)
+def test_a_number_is_never_more_than_what_is_there(far: float, words: str) -> None:
+    assert module._in_words(far) == words
