@@ -692,7 +692,7 @@ class Checker:
         time = min(now - self._last_at, 10.0) + PERIOD / 2
         for value, last, most, faster, slowest in (
             (velocity.vx, self.velocity.vx, speed, limits.acceleration, limits.move.slowest),
-            (velocity.vy, self.velocity.vy, aside, limits.acceleration, limits.move.slowest),
+            (velocity.vy, self.velocity.vy, aside, limits.acceleration, limits.strafe.slowest),
             (velocity.wz, self.velocity.wz, turn, limits.turn_acceleration, limits.turn.slowest),
         ):
             self._require(abs(value) <= most + SLACK, f"{value} beyond the limit {most}")
