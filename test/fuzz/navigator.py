@@ -19,6 +19,7 @@ promises are checked from what it heard and what it did, by none of its own logi
    has released it. One that follows its commands is not held.
 8. Nor where the newest scan has next to no ray that tells something: ahead and behind of a move,
    all around of a turn; nor towards what it saw in the last two seconds and blind rays hide now.
+9. While another node publishes on the base's topic its status has that code.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from edge_cloud_spec.nav.limits import REACTION_S, Axis, Limits
 from edge_cloud_spec.nav.navigator import FRAME_DRIVEN_S, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVE_CHOICES, NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavCode
+from edge_cloud_spec.nav.status import FOLLOWING, OTHER_HOLD, GoalStatus, NavCode
 from edge_cloud_spec.nav.steps import Goal
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
@@ -281,7 +282,7 @@ class Scene:
         if kind < 0.91:
             return self._instruct(random.choice((*INSTRUCTIONS, *ODD, "stop", "Stop.")))
         if kind < 0.95:
-            cause = random.choice(("parameter", "active"))
+            cause = random.choice(("parameter", OTHER_HOLD))
             return Hold(random.choice(("", "", "", "it is held")), cause)
         return settings(random)
 
@@ -568,6 +569,11 @@ class Checker:
                     self._drove(effect, now)
                 case Show(status):
                     self.counts["in the way"] += "is in the way at" in status.detail
+                    if OTHER_HOLD in self._held and not self._held & {"e_stop", "base"}:
+                        self.counts["held for another publisher"] += 1
+                        said = status.state, status.code
+                        told = said == ("stopped", NavCode.OTHER_PUBLISHER)
+                        self._require(told, "another publisher is not told of")
 
     def _announced(self, effect: Announce, now: float) -> None:
         self._require(not self._held, "a decision while the robot is held")
