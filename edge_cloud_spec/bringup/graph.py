@@ -336,7 +336,8 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     guarded = {} if "guarded" in given else {"guarded": True}
     navigator = _node("navigator", settings, drive=driving, **guarded, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
-    output = {n: v for n, v in given.items() if n.startswith("output.") or n == "base_frame"}
+    shared = "base_frame", "e_stop_timeout"
+    output = {n: v for n, v in given.items() if n.startswith("output.") or n in shared}
     specs.append(_node("stop_guard", settings, **output))
     drafting = {
         "preset": settings.preset,

@@ -46,7 +46,7 @@ def recording_of(
             if now - commanded > COMMAND_GAP_S and not is_still(*recording.commands[-1][1:]):
                 recording.command(commanded, NO_MESSAGE, NO_MESSAGE)
             twist, commanded = getattr(message, "twist", message), now
-            recording.command(now, twist.linear.x, twist.angular.z)
+            recording.command(now, twist.linear.x, twist.angular.z, twist.linear.y)
     if len(recording.poses) < 2:
         raise UserError(f"{path} has too little odometry to measure anything by{problem}")
     return recording

@@ -19,11 +19,15 @@ import numpy as np
 from ..nav.footprint import ObstacleSettings, Points
 from .camera import PictureFeatures
 
-MOVE, TURN = 0, 1
+MOVE, TURN, STRAFE = 0, 1, 2  # axes of a base
+GROUND = 3  # of a drift: its speed over ground
 NO_MESSAGE = math.nan  # as a command: nothing was sent
+Drift = tuple[float, float, float, float]
+NO_DRIFT: Drift = (0.0, 0.0, 0.0, 0.0)
 
-NO_COMMAND = (0.005, 0.005)  # m/s, rad/s; what a stop is nudged by is no command
-OTHER_AXIS = (0.06, 0.12)  # m/s, rad/s that the other axis may be commanded meanwhile
+# Of each axis: m/s ahead, rad/s, m/s to the left; or m, rad, m.
+NO_COMMAND = (0.005, 0.005, 0.005)  # what a stop is nudged by is no command
+OTHER_AXIS = (0.06, 0.12, 0.06)  # that another axis may be commanded meanwhile
 STOOD_AFTER_S = 0.9  # s of standing, after which a run has ended
 STOOD_BEFORE_S = 0.25  # s of standing, after which one may begin
 STEADY_AFTER_S = 0.7  # s after which a speed is steady
@@ -33,10 +37,10 @@ ODOMETRY_GAP_S = 0.5  # s without odometry, over which nothing is measured
 REST_MEAN_S = 0.4  # s at the end of a stand, of which the mean is where it stands
 DRIFT_SPAN_S = 3.0  # s of standing, from which a drift is measured
 MOVED_SHARE = 0.5  # of what was commanded, with which a base has moved
-AT_REST_WITHIN = (0.02, math.radians(2))  # m, rad about where it stands in the end
-LOWEST_SPEEDS = (0.03, 0.06)  # m/s, rad/s that count as no dead band
+AT_REST_WITHIN = (0.02, math.radians(2), 0.02)  # about where it stands in the end
+LOWEST_SPEEDS = (0.03, 0.06, 0.03)  # that count as no dead band
 FASTEST_RATIOS = (1.2, 1.3)  # of its commands that a base may go: mean of both directions, and one
-HURRIES = (0.24, 0.5)  # m/s, rad/s from which a base that goes does not lose its speed by itself
+HURRIES = (0.24, 0.5, 0.24)  # from which a base that goes does not lose its speed by itself
 WENT, LOSES = 0.75, 0.3  # of its command that it went; s at its end, and share that is left of that
 
 
@@ -44,30 +48,32 @@ WENT, LOSES = 0.75, 0.3  # of its command that it went; s at its end, and share 
 class TrialMeasurements:
     """The commands, poses and pictures of a drive; only ever appended to.
 
-    ``commands``: since when (monotonic s), m/s, rad/s; NO_MESSAGE while nothing was sent.
+    ``commands``: since when (monotonic s), then of each axis; NO_MESSAGE while nothing was sent.
     ``poses``: time of arrival, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS
     time, s. ``metre``: a distance by tape and by odometry, m. ``zeroed``: when a run was ended by
-    zero commands only. ``looks``: the first frame and pose of the turns for the camera. ``scans``
-    of each lidar: time of arrival, and points [n, 2]; ``blind``: what is wrong with its newest;
-    ``obstacles``: the navigator's.
+    zero commands only. ``strafes``: whether it moves sideways; None: not tried. ``looks``: the
+    first frame and pose of the turns for the camera. ``scans`` of each lidar: time of arrival, and
+    points [n, 2]; ``blind``: what is wrong with its newest; ``obstacles``: the navigator's.
     """
 
-    commands: list[tuple[float, float, float]] = field(default_factory=list)
+    commands: list[tuple[float, float, float, float]] = field(default_factory=list)
     poses: list[tuple[float, float, float, float]] = field(default_factory=list)
     stamps: list[tuple[float, float]] = field(default_factory=list)
     frames: list[PictureFeatures] = field(default_factory=list)
     metre: tuple[float, float] | None = None
     zeroed: float = math.nan
+    strafes: bool | None = None
     looks: tuple[int, int] = (0, 0)
     scans: dict[str, list[tuple[float, Points]]] = field(default_factory=dict)
     blind: dict[str, str] = field(default_factory=dict)
     obstacles: ObstacleSettings = field(default_factory=ObstacleSettings)
 
-    def command(self, now: float, speed: float, turn: float) -> None:
+    def command(self, now: float, speed: float, turn: float, aside: float = 0.0) -> None:
         """Record a command, in force from now on."""
         last = self.commands[-1][1:] if self.commands else ()
-        if last != (speed, turn) and not (math.isnan(speed) and last and math.isnan(last[0])):
-            self.commands.append((now, speed, turn))
+        silent = math.isnan(speed) and last and math.isnan(last[0])
+        if last != (speed, turn, aside) and not silent:
+            self.commands.append((now, speed, turn, aside))
 
 
 class Steady(NamedTuple):
@@ -199,41 +205,41 @@ def runs_of(recording: TrialMeasurements) -> list[Run]:
         if stands:
             stood = group[-1, 1] - group[0, 0]
         elif stood >= STOOD_BEFORE_S and then[-1, 1] - then[0, 0] >= STOOD_AFTER_S:
-            found += _run(group, then[-1, 1], poses, drift or (0.0, 0.0, 0.0))
+            found += _run(group, then[-1, 1], poses, drift or NO_DRIFT)
     return found
 
 
-def is_still(speed: float, turn: float) -> bool:
-    """Whether this command (m/s, rad/s) means standing."""
-    return abs(speed) < NO_COMMAND[MOVE] and abs(turn) < NO_COMMAND[TURN]
+def is_still(*command: float) -> bool:
+    """Whether this command (of each axis) means standing."""
+    return all(abs(one) < least for one, least in zip(command, NO_COMMAND, strict=True))
 
 
 def _groups(recording: TrialMeasurements) -> list[tuple[bool, np.ndarray]]:
     """Groups of consecutive commands, each with whether it commands standing.
 
-    [n, 4]: since and until when, m/s, rad/s.
+    [n, 5]: since and until when, then of each axis.
     """
     if len(recording.poses) < 2:
         return []
-    ends = [*[at for at, _, _ in recording.commands[1:]], recording.poses[-1][0]]
-    spans = [(at, end, v, w) for (at, v, w), end in zip(recording.commands, ends, strict=False)]
-    grouped = groupby(spans, lambda one: is_still(one[2], one[3]))
+    ends = [*[at for at, *_ in recording.commands[1:]], recording.poses[-1][0]]
+    spans = [(at, end, *vs) for (at, *vs), end in zip(recording.commands, ends, strict=False)]
+    grouped = groupby(spans, lambda one: is_still(*one[2:]))
     return [(stands, np.array(list(group))) for stands, group in grouped]
 
 
-def _run(
-    group: np.ndarray, rest: float, poses: np.ndarray, drift: tuple[float, float, float]
-) -> list[Run]:
-    """The run of a group of commands; None if it has both axes, both directions or no odometry."""
+def _run(group: np.ndarray, rest: float, poses: np.ndarray, drift: Drift) -> list[Run]:
+    """The run of a group of commands; none if it has two axes, both directions or no odometry."""
     sent = group[~np.isnan(group[:, 2])]
     most = np.abs(sent[:, 2:]).max(axis=0)
-    axis = MOVE if most[MOVE] >= NO_COMMAND[MOVE] and most[TURN] <= OTHER_AXIS[TURN] else TURN
+    moves = most[TURN] <= OTHER_AXIS[TURN] and max(most[MOVE], most[STRAFE]) >= NO_COMMAND[MOVE]
+    axis = (MOVE if most[MOVE] >= most[STRAFE] else STRAFE) if moves else TURN
     along, lasted = sent[:, 2 + axis], sent[:, 1] - sent[:, 0]
     total = float(along @ lasted)
     begin, end, rest = sent[0, 0], group[-1, 1], min(rest, group[-1, 1] + 2.0)
     times, x, y, yaw = poses[(poses[:, 0] >= begin - 0.3) & (poses[:, 0] <= rest)].T
     to_and_fro = abs(total) < 0.99 * np.abs(along) @ lasted
-    both = axis == TURN and most[MOVE] > OTHER_AXIS[MOVE]
+    others = {TURN: (MOVE, STRAFE), STRAFE: (MOVE,)}.get(axis, ())  # a move may correct its course
+    both = any(most[other] > OTHER_AXIS[other] for other in others)
     if (
         to_and_fro
         or both
@@ -242,7 +248,8 @@ def _run(
         or np.diff(times).max() > ODOMETRY_GAP_S
     ):
         return []
-    way, sign = yaw if axis == TURN else _ahead(x, y, yaw), math.copysign(1.0, total)
+    way = yaw if axis == TURN else _ahead(x, y, yaw if axis == MOVE else yaw + math.pi / 2)
+    sign = math.copysign(1.0, total)
     covered = sign * (way - np.interp(begin, times, way))
     changes = np.flatnonzero(np.diff(along))
     held = float(sent[-1, 1] - sent[changes[-1] + 1 if len(changes) else 0, 0])
@@ -252,25 +259,26 @@ def _run(
 
 
 def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
-    """Metres covered ahead, along the base's heading."""
+    """Metres covered along a heading, which changes as the base's."""
     heading = (yaw[1:] + yaw[:-1]) / 2
     return np.concatenate(
         [[0.0], np.cumsum(np.cos(heading) * np.diff(x) + np.sin(heading) * np.diff(y))]
     )
 
 
-def drift_of(recording: TrialMeasurements) -> tuple[float, float, float] | None:
-    """(m/s ahead, rad/s to the left, m/s over ground) of a base that is commanded to stand."""
-    sums, (times, x, y, yaw) = np.zeros(4), np.array(recording.poses).reshape(-1, 4).T
+def drift_of(recording: TrialMeasurements) -> Drift | None:
+    """The drift of a base that is commanded to stand: of each axis, and over ground, m/s."""
+    sums, (times, x, y, yaw) = np.zeros(5), np.array(recording.poses).reshape(-1, 4).T
     for stands, group in _groups(recording):
         begin, end = max(group[0, 0] + 1.0, times[0]), group[-1, 1]
         if stands and end - begin >= DRIFT_SPAN_S:
             (dx, dy, turned) = (np.diff(np.interp([begin, end], times, o))[0] for o in (x, y, yaw))
             heading = np.interp((begin + end) / 2, times, yaw)
             ahead = math.cos(heading) * dx + math.sin(heading) * dy
-            sums += ahead, turned, math.hypot(dx, dy), end - begin
-    ahead, turned, ground = (sums[:3] / (sums[3] or 1.0)).tolist()
-    return (ahead, turned, ground) if sums[3] else None
+            aside = math.cos(heading) * dy - math.sin(heading) * dx
+            sums += ahead, turned, aside, math.hypot(dx, dy), end - begin
+    ahead, turned, aside, ground = (sums[:4] / (sums[4] or 1.0)).tolist()
+    return (ahead, turned, aside, ground) if sums[4] else None
 
 
 def axis_figures(recording: TrialMeasurements, axis: int) -> AxisFigures:
@@ -303,7 +311,7 @@ def axis_figures(recording: TrialMeasurements, axis: int) -> AxisFigures:
             [(found.speed, found.rolls, found.sure) for run, found in steady if run in stops]
         ),
         overshoot=max([0.0, *beyond]) if beyond else None,
-        drift=drifts and abs(drifts[2] if axis == MOVE else drifts[TURN]),
+        drift=drifts and abs(drifts[TURN if axis == TURN else GROUND]),
         ratio=_ratio(steady),
         ratios=tuple(ratio for ratio in both if ratio is not None),
         executed=(float(np.median(shares)), min(shares), max(shares)) if shares else None,

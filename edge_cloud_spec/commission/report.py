@@ -22,6 +22,7 @@ from .camera import Lags, blur_of, lags_of
 from .figures import (
     FASTEST_RATIOS,
     MOVE,
+    STRAFE,
     TURN,
     AxisFigures,
     TrialMeasurements,
@@ -58,7 +59,7 @@ class CommissionReport:
     ``obstacles``: parameters by a lidar; ``metre``: metres by odometry of one by the tape.
     """
 
-    axes: tuple[AxisFigures, AxisFigures]
+    axes: tuple[AxisFigures, AxisFigures, AxisFigures]
     lines: list[tuple[str, str]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     slower: list[str] = field(default_factory=list)
@@ -99,15 +100,22 @@ class CommissionReport:
 
 def report_of(recording: TrialMeasurements, settings: TrialSettings) -> CommissionReport:
     """The report of a recording, even of an incomplete one."""
-    report = CommissionReport((axis_figures(recording, MOVE), axis_figures(recording, TURN)))
+    moves, turns, strafes = (axis_figures(recording, axis) for axis in (MOVE, TURN, STRAFE))
+    report = CommissionReport((moves, turns, strafes))
     report.metre = recording.metre and recording.metre[1] / recording.metre[0]
     _add_axis(report, MOVE, "moves", "{:.3f} m", 1.0)
     _add_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
+    if recording.strafes is False:
+        report.add("strafes", 0.0, "no: sideways commands do not move it")
+    elif strafes.runs:
+        _add_axis(report, STRAFE, "strafes", "{:.3f} m", 1.0)
+    else:
+        report.missing.append("strafes: nothing was commanded sideways")
     _add_base(report, recording)
     _add_camera(report, recording)
     for source in recording.obstacles.promised:
         _add_lidar(report, recording, source)
-    report.parameters = _parameters(report, settings)
+    report.parameters = _parameters(report, settings, recording.strafes)
     return report
 
 
@@ -127,20 +135,21 @@ def _add_axis(report: CommissionReport, axis: int, name: str, unit: str, each: f
     for speed, far, took in found.stopping:
         at = f"{name}: stops from {unit}/s".format(each * speed)
         report.add(at, (each * max(0.0, far), took), f"within {unit} and {{:.2f}} s")
-    metre = report.metre if axis == MOVE and report.metre else 1.0
+    metre = report.metre if axis != TURN and report.metre else 1.0
     least, most = (pick((*found.ratios, 1.0)) / metre for pick in (min, max))
     mean = float(np.mean(found.ratios or 1.0)) / metre
     is_blocked = any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE
     refusals = {
         f"it moves though it is commanded to stand, {unit.format(each * (found.drift or 0.0))}/s: "
-        "trim it, or have its driver stand": (found.drift or 0.0) > DRIFT_SPEEDS[axis],
+        "trim it, or have its driver stand": axis != STRAFE
+        and (found.drift or 0.0) > DRIFT_SPEEDS[axis],
         f"{name}: it goes up to {most:.2f} of its commands; {FASTEST_RATIOS[0]:g} is the bound "
         f"({FASTEST_RATIOS[1]:g} in one direction): {SET_SCALE}": mean > FASTEST_RATIOS[0]
         or most > FASTEST_RATIOS[1],
         f"{name}: {LOST_ITS_SPEED}": is_blocked,
     }
     report.refused += [sentence for sentence, holds in refusals.items() if holds]
-    if least < 1 / BUDGET_RATIO and not is_blocked:
+    if least < 1 / BUDGET_RATIO and not is_blocked and axis != STRAFE:
         report.notes.append(
             f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
             f"of its goal: {SET_SCALE}"
@@ -254,22 +263,21 @@ def _add_camera(report: CommissionReport, recording: TrialMeasurements) -> None:
     report.stop_and_go += [sentence for sentence, holds in sentences.items() if holds]
 
 
-def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, Any]:
+def _parameters(
+    report: CommissionReport, settings: TrialSettings, strafes: bool | None
+) -> dict[str, Any]:
     """The parameters of navigator and drafter, by node; may add to ``refused``."""
-    moves = report.axes[MOVE]
-    move, turn = (_axis(found) for found in report.axes)
+    moves, turns, aside = report.axes
+    turn = _axis(turns)
     limits = {
         "speed": settings.speed,
         "turn_speed": settings.turn_speed,
         "stops_within": settings.stops_within,
     }
-    tried = min(settings.speed, tried_within(moves, settings))
-    faster, turning = (found.fastest for found in report.axes)
-    # What it needed at the speeds that it may have, so that Axis.stopping is never less.
-    beyond = REACTION_S * (faster - 1.0) - max(0.0, moves.braking or 0.0)
-    ways = [far + speed * beyond for speed, far, _ in moves.stopping if speed <= tried]
-    move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *ways])):.3f}")
-    fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
+    tried = tried_within(moves, settings.speed, settings.stops_within)
+    faster, turning = moves.fastest, turns.fastest
+    move = _stopping_axis(moves, tried)
+    fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn), strafe=Axis())
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)
     lower = asked < settings.speed or limits["turn_speed"] < settings.turn_speed
@@ -287,9 +295,15 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
         )
     drive = STOP_AND_GO if report.stop_and_go or report.refused else CONTINUOUS
     limits["speed"] = max(0.05, top)
-    nodes: dict[str, Any] = {
-        "navigator": {"drive": drive, "limits": {**limits, "move": move, "turn": turn}}
-    }
+    axes = {"move": move, "turn": turn}
+    if strafes is False:
+        limits["lateral_speed"] = 0.0
+    elif aside.runs:
+        most = tried_within(aside, settings.lateral_speed, settings.stops_within)
+        axes["strafe"] = _stopping_axis(aside, most)
+        top = math.floor(100 * min(most, settings.lateral_speed / aside.fastest) + 1e-6) / 100
+        limits["lateral_speed"] = top if top > axes["strafe"].get("slowest", 0.0) else 0.0
+    nodes: dict[str, Any] = {"navigator": {"drive": drive, "limits": {**limits, **axes}}}
     if report.obstacles:
         nodes["navigator"]["obstacles"] = report.obstacles
     if report.lags and not report.stop_and_go:
@@ -307,13 +321,24 @@ def _axis(found: AxisFigures) -> dict[str, float]:
     }
 
 
-def tried_within(moves: AxisFigures, settings: TrialSettings) -> float:
-    """The fastest tried speed, or one between, from which the base stopped within the limit."""
-    if not moves.stopping:
-        return settings.speed
-    speeds, ways, _ = np.array(moves.stopping).T
-    totals = np.maximum.accumulate(ways + REACTION_S * speeds * moves.fastest)
-    return float(np.interp(settings.stops_within, [0.0, *totals], [0.0, *speeds]))
+def _stopping_axis(found: AxisFigures, tried: float) -> dict[str, float]:
+    """As ``_axis``, with an overshoot of what it needed to stop from the speeds up to ``tried``, so
+    that ``Axis.stopping`` is never less."""
+    axis = _axis(found)
+    beyond = REACTION_S * (found.fastest - 1.0) - max(0.0, found.braking or 0.0)
+    ways = [far + speed * beyond for speed, far, _ in found.stopping if speed <= tried]
+    most = max([axis.get("overshoot", 0.0), *ways])
+    return {**axis, "overshoot": float(f"{min(1.0, most):.3f}")}
+
+
+def tried_within(found: AxisFigures, fastest: float, stops_within: float) -> float:
+    """The fastest tried speed, or one between, from which the base stopped within this, m; at most
+    ``fastest``, m/s."""
+    if not found.stopping:
+        return fastest
+    speeds, ways, _ = np.array(found.stopping).T
+    totals = np.maximum.accumulate(ways + REACTION_S * speeds * found.fastest)
+    return min(fastest, float(np.interp(stops_within, [0.0, *totals], [0.0, *speeds])))
 
 
 def write_parameters(report: CommissionReport, path: Path) -> Path:

@@ -23,9 +23,12 @@ from ..options import Bounded, bounded
 from .camera import PictureFeatures
 from .figures import (
     FASTEST_RATIOS,
+    GROUND,
     MOVE,
+    NO_DRIFT,
     NO_MESSAGE,
     ODOMETRY_GAP_S,
+    STRAFE,
     TURN,
     TrialMeasurements,
     axis_figures,
@@ -40,10 +43,11 @@ ODOMETRY_LOST_S = 1.0  # s without odometry whose stamps go on, after which it e
 TRIAL_TRIES = 3  # of a trial in which odometry paused for less
 APPEARS = 5.0  # s that odometry has to appear
 POSE_STEP = ((0.15, 2.5), (0.35, 6.0))  # m and m/s, rad and rad/s that odometry goes on by at most
-AGAINST_COMMAND = (0.12, 0.6)  # m, rad against a command
-BEYOND_COMMAND = (0.35, 0.6)  # m, rad beyond twice a command
-ASTRAY = (0.35, math.radians(30))  # m aside or in a turn, rad of turning in a move
-SHOULD = (0.35, 0.8)  # m, rad of commands after which it must have moved,
+# Of each axis: m or m/s ahead, rad or rad/s, m or m/s to the left.
+AGAINST_COMMAND = (0.12, 0.6, 0.12)  # against a command
+BEYOND_COMMAND = (0.35, 0.6, 0.35)  # beyond twice a command
+ASTRAY = (0.35, math.radians(30))  # m off its axis, rad of turning in a move
+SHOULD = (0.35, 0.8, 0.35)  # of commands after which it must have moved,
 FOLLOWS = 0.25  # by this share
 STARTS = 0.4  # s that a base may take to get going, as legs do from a stand
 REST_TIMEOUT_S = 5.0  # s that a base has to stand
@@ -51,13 +55,14 @@ STOP_LASTS_S = 1.2  # s to see it stand
 RESTING_MOTION = (0.025, math.radians(2.5))  # m, rad in half a second of a base that stands
 ESCAPES = (0.25, 0.6)  # m/s, rad/s at which a base that is commanded to stand is to be caught
 LADDER_COMMAND_S = 1.2  # s of a command that looks for the slowest speed
-LADDERS = ((0.03, 0.06, 0.1, 0.15, 0.2, 0.3), (0.06, 0.1, 0.2, 0.3, 0.45, 0.6))  # m/s, rad/s
-FINE = (0.011, 0.021)  # m/s, rad/s to which it is found
-EASY = (0.2, 0.4)  # m/s, rad/s to go back at
+MOVES = (0.03, 0.06, 0.1, 0.15, 0.2, 0.3)
+LADDERS = (MOVES, (0.06, 0.1, 0.2, 0.3, 0.45, 0.6), MOVES)
+FINE = (0.011, 0.021, 0.011)  # to which it is found
+EASY = (0.2, 0.4, 0.1)  # to go back at, and to begin with
 SILENCE_S = 2.5  # s without commands, in which a base's own time-out acts
-LONG, WAY = 2.5, (0.85, 2.4)  # s, m and rad of a run at most
-SPEED_UNITS = ("m/s", "rad/s")
-SMALL_STEP_S = (0.35, 0.15)  # s of a small step
+LONG, WAY = 2.5, (0.85, 2.4, 0.6)  # s, and way of a run at most
+SPEED_UNITS = ("m/s", "rad/s", "m/s sideways")
+SMALL_STEP_S = (0.35, 0.15, 0.35)  # s of a small step
 HOME = (0.12, 0.3)  # m, rad from its start at which a trial may begin
 CAMERA_TURNS_S = (1.1, 0.5, 1.5, 0.8, 1.3, 0.6, 1.0, 1.4, 0.7, 1.2, 0.9, 1.6)  # s of turning
 PAUSES = (0.3, 0.9, 0.5, 1.2)  # s
@@ -79,6 +84,7 @@ class TrialSettings(Bounded):
 
     speed: float = bounded(0.6, 0.1, 1.5, "m/s at most")
     turn_speed: float = bounded(1.2, 0.2, 2.5, "rad/s at most")
+    lateral_speed: float = bounded(0.2, 0.0, 0.5, "m/s sideways at most; 0: do not try")
     stops_within: float = bounded(0.35, 0.05, 5.0, "m in which it must stand after a fault")
 
 
@@ -109,6 +115,10 @@ class Stop(Exception):
     """Ends the trials; the text says why."""
 
 
+class NotMoving(Stop):
+    """Ends the trials, but for an axis that a base need not have."""
+
+
 class OdometryInterrupted(Stop):
     """Odometry was interrupted for ODOMETRY_GAP_S and is back; the trial must be repeated."""
 
@@ -122,9 +132,9 @@ class Commission:
         self._stamp = 0
         self._stops = STOP_REPEATS  # messages of the stop that holds
         self._velocity = STILL
-        self._drift = (0.0, 0.0, 0.0)
+        self._drift = NO_DRIFT
         self._start: Pose | None = None  # where the person agreed
-        self._slowest = [0.0, 0.0]
+        self._slowest = [0.0, 0.0, 0.0]
         self._answer: str | None = None
 
     def run(self) -> str:
@@ -152,13 +162,18 @@ class Commission:
                 "It moves by up to 1 m ahead and back, faster each time.",
                 partial(self._faster, MOVE, self.settings.speed),
             ),
+            (
+                "It moves to its left and right by up to 0.6 m, if it can, slowly at first.",
+                self._strafe,
+            ),
             ("It looks left and right for 25 s, for the camera.", self._look),
             ("Mark where it stands on the floor. It moves 1 m ahead, slowly.", self._metre),
         )
         try:
             self._find_odometry()
             for text, trial in trials:
-                if trial != self._look or self.recording.frames:
+                sees, strafes = self.recording.frames, self.settings.lateral_speed
+                if (trial != self._look or sees) and (trial != self._strafe or strafes):
                     self._attempt(text, trial)
         except Stop as why:
             return str(why)
@@ -253,7 +268,7 @@ class Commission:
         poses.append((self._now, pose.x, pose.y, yaw + turned))
         self.recording.stamps.append((event.stamp / 1e9, event.stamp / 1e9 + event.age))
         start = self._start = self._start or poses[0]
-        drifted = self._drift[2] * (self._now - start[0])
+        drifted = self._drift[GROUND] * (self._now - start[0])
         away = math.dist(poses[-1][1:3], start[1:3])
         away += (
             -drifted if self._velocity == STILL else drifted + LOOKAHEAD_S * self._velocity.speed
@@ -275,7 +290,7 @@ class Commission:
 
     def _send(self, velocity: Velocity) -> None:
         self._stops, self._sent, self._velocity = 0, self._now, velocity
-        self.recording.command(self._now, velocity.vx, velocity.wz)
+        self.recording.command(self._now, velocity.vx, velocity.wz, velocity.vy)
         self.robot.command(velocity)
 
     def _halt(self, seconds: float) -> None:
@@ -311,7 +326,7 @@ class Commission:
         raise Stop("there was no yes or no")
 
     def _since(self, before: Pose) -> tuple[float, float, float]:
-        """The distance moved since a pose: m ahead, rad to the left, m aside."""
+        """The distance moved since a pose: m ahead, rad to the left, m to the left."""
         (_, x0, y0, yaw0), (_, x, y, yaw) = before, self.recording.poses[-1]
         cos, sin, dx, dy = math.cos(yaw0), math.sin(yaw0), x - x0, y - y0
         return cos * dx + sin * dy, yaw - yaw0, cos * dy - sin * dx
@@ -323,7 +338,7 @@ class Commission:
             return True
         then = next((one for one in reversed(poses) if one[0] <= self._came - 0.5), poses[0])
         ahead, turned, aside = self._since(then)
-        drifts = self._drift[2], abs(self._drift[TURN])
+        drifts = self._drift[GROUND], abs(self._drift[TURN])
         return (
             math.hypot(ahead, aside) < RESTING_MOTION[0] + drifts[0]
             and abs(turned) < RESTING_MOTION[1] + drifts[1]
@@ -344,7 +359,7 @@ class Commission:
     def _drive(self, axis: int, speed: float, seconds: float) -> None:
         """Command one velocity, then stop, and wait until the base stands."""
         before, sign, begun = self.recording.poses[-1], math.copysign(1.0, speed), self._now
-        velocity = Velocity(speed) if axis == MOVE else Velocity(wz=speed)
+        velocity = Velocity(**{("vx", "wz", "vy")[axis]: speed})
         for _ in self._periods(seconds):
             self._check(axis, sign, before, abs(speed), self._came - begun)
             self._send(velocity)
@@ -360,8 +375,9 @@ class Commission:
         since = ahead, turned, aside = self._since(before)
         made, commanded = sign * since[axis], speed * seconds
         drifts, due = abs(self._drift[axis]) * seconds, speed * (seconds - STARTS)
-        slides = math.hypot(0.0 if axis == MOVE else ahead, aside) - self._drift[2] * seconds
-        spins = (abs(turned) - abs(self._drift[TURN]) * seconds) * (axis == MOVE)
+        slides = math.hypot(ahead * (axis != MOVE), aside * (axis != STRAFE))
+        slides -= self._drift[GROUND] * seconds
+        spins = (abs(turned) - abs(self._drift[TURN]) * seconds) * (axis != TURN)
         for is_wrong, why in (
             (
                 made < -AGAINST_COMMAND[axis] - drifts,
@@ -373,8 +389,9 @@ class Commission:
             ),
             (
                 slides > ASTRAY[MOVE] or spins > ASTRAY[TURN],
-                f"it {('turns or goes aside', 'moves')[axis]} when it is commanded to "
-                f"{('move', 'turn')[axis]}, as odometry has it: look at the axes of both",
+                f"it {('turns or goes aside', 'moves', 'turns or moves ahead')[axis]} when it is "
+                f"commanded to {('move', 'turn', 'go sideways')[axis]}, as odometry has it: look "
+                "at the axes of both",
             ),
             (
                 due > SHOULD[axis] + drifts and made < FOLLOWS * due,
@@ -424,9 +441,9 @@ class Commission:
         self._hold(4.5, STILL)
         self._halt(4.0)
         drift = self._drift = drift_of(self.recording) or self._drift
-        if drift[2] > ESCAPES[MOVE] or abs(drift[TURN]) > ESCAPES[TURN]:
+        if drift[GROUND] > ESCAPES[MOVE] or abs(drift[TURN]) > ESCAPES[TURN]:
             raise Stop(
-                f"it moves though it is commanded to stand, by {drift[2]:.2f} m/s and "
+                f"it moves though it is commanded to stand, by {drift[GROUND]:.2f} m/s and "
                 f"{math.degrees(drift[TURN]):.0f} degrees/s"
             )
 
@@ -438,7 +455,7 @@ class Commission:
             low = high
         else:
             at = f"{high:g} {SPEED_UNITS[axis]}"
-            raise Stop(f"it does not move at up to {at}, as odometry has it")
+            raise NotMoving(f"it does not move at up to {at}, as odometry has it")
         while low and high - low > max(FINE[axis], 0.08 * high):
             middle = (low + high) / 2
             low, high = (low, middle) if self._follows(axis, middle) else (middle, high)
@@ -467,13 +484,24 @@ class Commission:
                 pass
             self._rest()
 
+    def _strafe(self) -> None:
+        """The third axis, of a base that has it."""
+        try:
+            self._find_slowest(STRAFE)
+        except NotMoving as why:
+            self.recording.strafes = False
+            self.robot.report(f"  {why}: it does not go sideways")
+            return
+        self.recording.strafes = True
+        self._faster(STRAFE, self.settings.lateral_speed)
+
     def _faster(self, axis: int, most: float) -> None:
         least = min(self._easy(axis, EASY[axis]), most)
         for speed in sorted({least, (least + most) / 2, most}):
             found = axis_figures(self.recording, axis)
             ratio, braking = found.fastest, max(0.0, found.braking or 0.0)
             stops_within = (found.overshoot or 0.0) + speed * (REACTION_S * ratio + braking)
-            too_far = axis == MOVE and stops_within > self.settings.stops_within
+            too_far = axis != TURN and stops_within > self.settings.stops_within
             if too_far or speed * ratio > FASTEST_RATIOS[1] * most:
                 why = "stand within its bound" if too_far else f"try, as it goes {ratio:.2f} of it"
                 self.robot.report(f"  {speed:.2g} {SPEED_UNITS[axis]} is too fast to {why}")

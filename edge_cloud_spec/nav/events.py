@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .answer import NOTHING_READ, Action, Reading
 from .pose import Pose, Velocity
-from .status import GoalStatus, NavigatorStatus
+from .status import E_STOP_ON, GoalStatus, NavigatorStatus
 from .steps import Goal
 
 
@@ -72,9 +72,10 @@ class Scan:
 
 @dataclass(frozen=True)
 class EStop:
-    """The emergency stop was pressed (``on``) or released."""
+    """The emergency stop was pressed (``on``, and ``why``) or released."""
 
     on: bool
+    why: str = E_STOP_ON
 
 
 @dataclass(frozen=True)

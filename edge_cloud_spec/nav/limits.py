@@ -35,7 +35,9 @@ class Limits(Bounded):
     """
 
     speed: float = bounded(0.6, 0.05, 1.5, "speed over ground at most, m/s")
-    lateral_speed: float = bounded(0.2, 0.0, 0.5, "sideways speed to hold a line at most, m/s")
+    lateral_speed: float = bounded(
+        0.2, 0.0, 0.5, "sideways speed to hold a line at most, m/s; 0: the base cannot"
+    )
     turn_speed: float = bounded(1.2, 0.1, 2.5, "turning speed at most, rad/s")
     acceleration: float = bounded(2.0, 0.1, 5.0, "speeding up and braking, m/s^2")
     turn_acceleration: float = bounded(6.0, 0.2, 20.0, "speeding up and braking a turn, rad/s^2")
@@ -45,6 +47,7 @@ class Limits(Bounded):
     # As for a base with legs, which makes no smaller step and does not stop at once.
     move: Axis = field(default_factory=lambda: Axis(slowest=0.1, overshoot=0.1))
     turn: Axis = field(default_factory=lambda: Axis(slowest=0.2, overshoot=0.2))
+    strafe: Axis = field(default_factory=lambda: Axis(slowest=0.1, overshoot=0.1))
 
     @property
     def top_speed(self) -> float:

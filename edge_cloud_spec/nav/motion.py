@@ -231,7 +231,7 @@ class Motion:
         faster, turning = limits.acceleration * time, limits.turn_acceleration * time
         return Velocity(
             _sped_up(given.vx, wanted.vx, faster, limits.move.slowest),
-            _sped_up(given.vy, wanted.vy, faster, limits.move.slowest),
+            _sped_up(given.vy, wanted.vy, faster, limits.strafe.slowest),
             _sped_up(given.wz, wanted.wz, turning, limits.turn.slowest),
         )
 

@@ -37,7 +37,6 @@ from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
     E_STOP_HOLD,
-    E_STOP_ON,
     FOLLOWING,
     IMPLAUSIBLE_HOLD,
     INSTRUCTION_HOLD,
@@ -219,8 +218,8 @@ class Navigator:
                 return self._tick(now)
             case Words():
                 return self._on_words(event, now)
-            case EStop(on):
-                return self._latch(E_STOP_HOLD, E_STOP_ON if on else "", now)
+            case EStop(on, why):
+                return self._latch(E_STOP_HOLD, why if on else "", now)
             case Hold(why, cause):
                 return self._latch(cause, why, now)
             case Instruction(text):

@@ -29,6 +29,7 @@ class NavCode(IntEnum):
     robot is over; ``TOLD_TO_STOP``: an instruction stopped it (both with the state ``stopped``: a
     newer instruction ends it). ``E_STOP``: ``e_stop`` holds it. ``REPLAY``: a recording is played,
     whose pictures do not follow the motion. ``IMPLAUSIBLE``: odometry contradicts the commands.
+    ``OTHER_PUBLISHER``: another node commands the base, or is a second navigator.
     """
 
     NONE = 0
@@ -41,6 +42,7 @@ class NavCode(IntEnum):
     E_STOP = 7
     REPLAY = 8
     IMPLAUSIBLE = 9
+    OTHER_PUBLISHER = 10
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,12 @@ class GoalStatus:
         return cls(state, message.instruction, message.detail, message.goal_id)
 
 
-E_STOP_HOLD, INSTRUCTION_HOLD, START_HOLD, IMPLAUSIBLE_HOLD = (
+E_STOP_HOLD, INSTRUCTION_HOLD, START_HOLD, IMPLAUSIBLE_HOLD, OTHER_HOLD = (
     "e_stop",
     "instruction",
     "start",
     "implausible",
+    "other publisher",
 )
 AWAITS_INSTRUCTION = "released: publish an instruction to go on"
 TOLD_TO_STOP, E_STOP_ON = "told to stop", "e_stop is on"
@@ -200,8 +203,8 @@ class StopLatch:
         whys = {cause: why for cause, why in self._causes.items() if cause != START_HOLD}
         whys = whys or self._causes  # what else holds it says more
         others = "; ".join(why for cause, why in whys.items() if cause != E_STOP_HOLD)
-        if E_STOP_HOLD in whys:
-            return f"{E_STOP_ON}: {others}" if others else E_STOP_ON
+        if why := whys.get(E_STOP_HOLD):
+            return f"{why}: {others}" if others else why
         return others or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
@@ -211,6 +214,8 @@ class StopLatch:
             return NavCode.E_STOP
         if IMPLAUSIBLE_HOLD in self._causes:
             return NavCode.IMPLAUSIBLE
+        if OTHER_HOLD in self._causes:
+            return NavCode.OTHER_PUBLISHER
         if set(self._causes) - {START_HOLD} == {INSTRUCTION_HOLD}:
             return NavCode.TOLD_TO_STOP
         return NavCode.RELEASED if self._awaits and not self._causes else NavCode.NONE

@@ -15,7 +15,7 @@ from dataclasses import replace
 from builtin_interfaces.msg import Time as TimeMsg
 from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import Bool, String
+from std_msgs.msg import String
 
 from edge_cloud_spec.msg import FreeSpace as FreeSpaceMsg
 from edge_cloud_spec.msg import NavStatus
@@ -35,6 +35,7 @@ from ..pilot.settings import DrafterSettings
 from ..throttle import Reports
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
+from .runtime.e_stop import EStopMessage
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import EACH_STATE, EVERY_SENDER, RELIABLE, SENSOR_DATA
@@ -145,7 +146,7 @@ class DrafterNode(ManagedNode):
         self._reports.clear()
         self._pilot.receive(Instruction(message.data))
 
-    def _on_e_stop(self, message: Bool) -> None:
+    def _on_e_stop(self, message: EStopMessage) -> None:
         self._pilot.receive(EStop(message.data))
 
     def _on_status(self, message: NavStatus) -> None:

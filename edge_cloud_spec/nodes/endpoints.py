@@ -31,6 +31,16 @@ class Endpoint:
     reliable: bool = True
     latched: bool = False  # durability transient local
 
+    @property
+    def is_guard(self) -> bool:
+        """Whether it is a stop guard's, by its name."""
+        return _name(self.node) == GUARD
+
+
+def full_name(node: Any, name: str) -> str:
+    """This name in the namespace of ``node``, unless it is a full one."""
+    return name if name.startswith("/") else f"{node.get_namespace().rstrip('/')}/{name}"
+
 
 def endpoints_of(node: Any, topics: Iterable[str]) -> Iterator[Endpoint]:
     """The endpoints of these topics (full names), as ``node`` has discovered them."""

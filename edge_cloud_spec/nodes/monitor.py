@@ -17,7 +17,7 @@ from rclpy.node import Node
 
 from ..health import Health, Level, worst_of
 from ..options import Bounded, bounded, described
-from .endpoints import endpoints_of
+from .endpoints import endpoints_of, full_name
 from .health import OUTPUT, OWNERS, ROBOT_NODES, PublisherWatch, output_health
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
@@ -51,11 +51,11 @@ class MonitorNode(Node):
         super().__init__("monitor", **options)
         settings = Parameters(self, MonitorSettings()).start_value()
         now = time.monotonic()
-        names = tuple(self._full(name) for name in settings.nodes.split())
-        allowed = frozenset(self._full(name) for name in settings.allowed_publishers.split())
+        names = tuple(full_name(self, name) for name in settings.nodes.split())
+        allowed = frozenset(full_name(self, name) for name in settings.allowed_publishers.split())
         self._heartbeats = Heartbeats(names, now, settings.silence, settings.startup)
         owners = {
-            self.resolve_topic_name(topic): [self._full(name) for name in names]
+            self.resolve_topic_name(topic): [full_name(self, name) for name in names]
             for topic, names in OWNERS.items()
         }
         self._publisher_watch = PublisherWatch(owners, allowed)
@@ -66,9 +66,6 @@ class MonitorNode(Node):
         self._diagnostics = Diagnostics(self)
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, RELIABLE)
         self.create_timer(GRAPH_PERIOD_S, self._look, clock=STEADY)
-
-    def _full(self, name: str) -> str:
-        return name if name.startswith("/") else f"{self.get_namespace().rstrip('/')}/{name}"
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         now = time.monotonic()

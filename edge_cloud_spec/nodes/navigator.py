@@ -50,16 +50,24 @@ from ..nav.navigator import Navigator
 from ..nav.performer import Performer
 from ..nav.pose import Velocity, pose_of
 from ..nav.settings import NavigatorSettings
-from ..nav.status import IMPLAUSIBLE_HOLD, START_HOLD, GoalStatus, NavCode, NavigatorStatus
+from ..nav.status import (
+    IMPLAUSIBLE_HOLD,
+    OTHER_HOLD,
+    START_HOLD,
+    GoalStatus,
+    NavCode,
+    NavigatorStatus,
+)
 from ..nav.steps import Goal
 from ..nav.watchdog import STOP_REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Reports
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
-from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
-from .health import OUTPUT
+from .endpoints import BASE, GUARD, base_and_guard, endpoints_of, full_name
+from .health import OUTPUT, PublisherWatch
 from .lidar import LIDARS, scan_of
 from .nav_messages import reading_of, to_action, to_free_space, to_status
+from .runtime.e_stop import EStopMessage, EStops, publishers_of_e_stop
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA, STEADY
 from .runtime.run import spin
@@ -67,6 +75,7 @@ from .runtime.subscription_thread import SubscriptionThread
 
 NAVIGATOR_INACTIVE = "the navigator is not active"
 DISCOVERY_S = 5.0  # that base and guard have to be found, before it is reported that one is not
+ALONE_PERIOD_S = 0.25  # between two looks for who else commands the base
 INACTIVE_HOLD = "active"  # cause of the hold of a navigator that is not
 TURN_ARROW_M = 0.5  # m
 
@@ -80,6 +89,12 @@ class NodeSettings(NavigatorSettings):
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
     guarded: bool = described(
         False, "move nothing before a stop guard receives the pulse and can stop the base", True
+    )
+    allowed_publishers: str = described(
+        "", "other nodes that may publish on the base's topic, as the monitor's", fixed=True
+    )
+    e_stop_timeout: float = bounded(
+        0.0, 0.0, 10.0, "stop if a publisher of e_stop is silent for so long, s; 0: it may be"
     )
     listen: float = bounded(
         1.0, 0.0, 60.0, "stand so long after the drafter was found, to receive an e_stop, s", True
@@ -105,6 +120,11 @@ class NavigatorNode(ManagedNode):
         self._reports = Reports(self.get_logger().warning)
         self._odometry_of = ""  # the frame that it locates
         self._unreachable = ""  # why commands or stops do not reach the base, as reported
+        self._others, self._looks_at = "", -math.inf  # who else commands; when that is looked for
+        self._e_stops = EStops(
+            partial(publishers_of_e_stop, self), lambda: self._config.value.e_stop_timeout
+        )
+        self._e_stopped = ""  # why, as the navigator knows
         self.subscribe_e_stop(self._on_e_stop)
 
     def load(self) -> None:
@@ -131,6 +151,10 @@ class NavigatorNode(ManagedNode):
     def begin(self) -> None:
         """Subscribe to words, odometry and instructions."""
         self._reached_since = time.monotonic()
+        allowed = (full_name(self, name) for name in self._config.value.allowed_publishers.split())
+        topics = [self.resolve_topic_name(topic) for topic in ("cmd_vel", "pulse")]
+        me = (self.get_fully_qualified_name(),)
+        self._publisher_watch = PublisherWatch(dict.fromkeys(topics, me), frozenset(allowed))
         self._finds_until = self._reached_since + DISCOVERY_S
         instructions = self.started.enter_context(closing(SubscriptionThread(self)))
         instructions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
@@ -156,8 +180,9 @@ class NavigatorNode(ManagedNode):
             try:
                 for cause in (INACTIVE_HOLD, START_HOLD):  # base and guard are looked for again
                     self._run(Hold(NAVIGATOR_INACTIVE, cause))
-                self._unreachable = ""
-                self._run(Hold("", BASE))
+                self._unreachable = self._others = ""
+                for cause in (BASE, OTHER_HOLD):
+                    self._run(Hold("", cause))
                 self._repeat = STOP_REPEATS
                 for repeat in range(3):
                     time.sleep(0.02)
@@ -173,10 +198,18 @@ class NavigatorNode(ManagedNode):
 
     # Callbacks
 
-    def _on_e_stop(self, message: Bool) -> None:
+    def _on_e_stop(self, message: EStopMessage) -> None:
         if message.data and (output := self._output) is not None:
             output.stop(0)  # at once, whichever thread holds the lock
-        self._handle(EStop(message.data))
+        self._e_stops.receive(message, time.monotonic())
+        with self._lock:
+            self._look_at_e_stop(pressed=message.data)
+
+    def _look_at_e_stop(self, pressed: bool = False) -> None:
+        why = self._e_stops.why(time.monotonic())
+        if pressed or why != self._e_stopped:
+            self._e_stopped = why
+            self._run(EStop(bool(why), why))
 
     def _on_instruction(self, message: String) -> None:
         self._handle(Instruction(message.data))
@@ -238,6 +271,9 @@ class NavigatorNode(ManagedNode):
             if self._output is not None and self._repeat < STOP_REPEATS:
                 self._output.stop(self._repeat)
                 self._repeat += 1
+            self._look_at_e_stop()
+            if time.monotonic() >= self._looks_at:
+                self._check_alone()
             if START_HOLD in self._navigator.stop_latch.causes or self._unreachable:
                 self._check_reach(self._unreached())
             self._run(Tick())
@@ -266,6 +302,19 @@ class NavigatorNode(ManagedNode):
             self._reached_since = now
         if now >= self._reached_since + self._config.value.listen:
             self._run(Hold("", START_HOLD))
+
+    def _check_alone(self) -> None:
+        """Hold while another node commands the base, or plays this one; a guard does neither."""
+        now = time.monotonic()
+        self._looks_at = now + ALONE_PERIOD_S
+        publishers = {
+            topic: [e.node for e in endpoints_of(self, [topic]) if e.publishes and not e.is_guard]
+            for topic in self._publisher_watch.owners
+        }
+        why = "; ".join(map(str, self._publisher_watch.look(publishers, now).values()))
+        if why != self._others:
+            self._others = why
+            self._run(Hold(why and f"nothing moves: {why}", OTHER_HOLD))
 
     def _unreached(self) -> list[Health]:
         """Why this node's commands, or its guard's stops, do not reach the base."""

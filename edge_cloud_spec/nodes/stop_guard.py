@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rclpy.node import Node
@@ -22,6 +23,7 @@ from ..throttle import Reports
 from .base_output import OutputSettings, make_output
 from .health import OUTPUT
 from .runtime.diagnostics import Diagnostics
+from .runtime.e_stop import EStops, publishers_of_e_stop, subscribe_e_stop
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
@@ -35,6 +37,9 @@ class GuardSettings(Bounded):
     """When and how the guard stops the base; ``output`` and ``base_frame`` as for the navigator."""
 
     silence: float = bounded(0.1, 0.1, 0.5, "stop once the pulse is silent for so long, s", True)
+    e_stop_timeout: float = bounded(
+        0.0, 0.0, 10.0, "as the navigator's: e_stop silent for so long is on, s; 0: it may be", True
+    )
     output: OutputSettings = field(default_factory=OutputSettings)
     base_frame: str = described("base_link", "frame of the base, for stamps", True)
 
@@ -44,7 +49,7 @@ class StopGuardNode(Node):
 
     The navigator publishes true with each command, and false once it has commanded standing.
     Messages on the base's own topic do not count, so a joystick, the guard's zeros or a flood of
-    messages neither arm nor disarm the guard.
+    messages neither arm nor disarm the guard. While ``e_stop`` is on, a zero follows each command.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -56,6 +61,10 @@ class StopGuardNode(Node):
         self._repeat = 0  # next of the stop; SILENCE_RECHECK before it is reported
         self._timer = self.create_timer(settings.silence, self._on_silence, clock=STEADY)
         self._timer.cancel()
+        self._e_stops = EStops(partial(publishers_of_e_stop, self), lambda: settings.e_stop_timeout)
+        self._stops = subscribe_e_stop(
+            self, lambda message: self._e_stops.receive(message, time.monotonic())
+        )
         self.create_subscription(Bool, "pulse", self._on_pulse, RELIABLE)
         self._diagnostics = Diagnostics(self)
         self._diagnostics.report(self._diagnose)
@@ -63,6 +72,10 @@ class StopGuardNode(Node):
     def _on_pulse(self, moving: Bool) -> None:
         self._timer.cancel()
         if moving.data:
+            now = time.monotonic()
+            if why := self._e_stops.why(now):
+                self._output.stop(0)
+                self._reports.add(f"the navigator moves the robot though {why}: zeros follow", now)
             self._repeat = SILENCE_RECHECK
             self._ring_in(self._settings.silence)
 
@@ -98,6 +111,7 @@ class StopGuardNode(Node):
     def close(self) -> None:
         """Stop a moving base at once: when a launch ends all processes, the navigator may be dead
         already."""
+        self._stops.close()
         if self._timer.is_canceled():
             return
         self._timer.cancel()

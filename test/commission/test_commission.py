@@ -18,7 +18,14 @@ from helpers.commissioned import Kinematic, Trial, write_bag
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.commission.bag import recording_of
-from edge_cloud_spec.commission.figures import FASTEST_RATIOS, MOVE, TURN, axis_figures, runs_of
+from edge_cloud_spec.commission.figures import (
+    FASTEST_RATIOS,
+    MOVE,
+    STRAFE,
+    TURN,
+    axis_figures,
+    runs_of,
+)
 from edge_cloud_spec.commission.report import (
     CommissionReport,
     report_of,
@@ -40,6 +47,7 @@ BASES: dict[str, dict[str, Any]] = {
     "drift": {"drift": (0.0, DRIFT)},
     "overshoot": {"braking": 0.25},
     "short": {"told": 0.9},
+    "aside": {"response": 0.15, "braking": 0.15, "slowest": (0.0, 0.0, 0.1), "strafes": 0.9},
 }
 # A tenth; but 1 cm, 1 degree, and 1 cm/s where the truth is nothing, and 25 ms of a time-out, which
 # is looked at between two commands.
@@ -48,14 +56,14 @@ ABSOLUTE = {"overshoot": 0.017, "slowest": 0.0, "drift": 0.003, "timeout": 0.025
 
 def truth_of(base: Kinematic, axis: int) -> dict[str, float]:
     """What its figures should be."""
-    most = (0.6, 1.2)[axis]
-    scale = base.told if axis == MOVE else 1.0
+    most = (0.6, 1.2, 0.2)[axis]
+    scale = (base.told, 1.0, base.told * base.strafes)[axis]
     return {
         "response": base.response,
         "braking": base.braking,
-        "slowest": base.slowest[axis],
+        "slowest": (*base.slowest, 0.0)[axis],
         "overshoot": scale * most * (base.braking - base.response),
-        "drift": abs(base.drift[axis]),
+        "drift": abs((*base.drift, 0.0)[axis]),
         "ratio": scale,
     }
 
@@ -76,7 +84,7 @@ def test_each_figure_is_within_a_tenth_and_the_base_stays_in_its_circle(name: st
     assert trial.now - 100.0 < 300.0 and trial.way < 12.0, "five minutes, 12 m"
     recording = trial.commission.recording
     report = report_of(recording, TrialSettings())
-    for axis in (MOVE, TURN):
+    for axis in (MOVE, TURN, STRAFE):
         assert not wrong(vars(report.axes[axis]), truth_of(trial.base, axis)), axis
     figures = dict(report.lines)
     assert abs(float(figures["the base's own time-out"].split()[0]) - 0.5) <= ABSOLUTE["timeout"]
@@ -87,6 +95,34 @@ def test_each_figure_is_within_a_tenth_and_the_base_stays_in_its_circle(name: st
     refused = {"drift": "commanded to stand, 3.5 degrees/s", "short": "0.90 m of a metre"}.get(name)
     assert bool(report.refused) == bool(refused) and (refused or "") in "".join(report.refused)
     assert ("does not stand within 0.35 m" in "".join(report.slower)) == (name == "overshoot")
+
+
+def test_a_base_that_cannot_go_sideways_is_found_so_and_one_that_must_not_is_not_tried() -> None:
+    for base, most, said in (
+        (Kinematic(strafes=0.0), 0.2, "strafes no: sideways commands do not move it"),
+        (Kinematic(), 0.0, "not measured: strafes: nothing was commanded sideways"),
+    ):
+        trial = Trial(base, settings=TrialSettings(lateral_speed=most)).run()
+        assert trial.problem == "" and base.rates[2] == 0.0
+        recording = trial.commission.recording
+        sideways = {aside for _, _, _, aside in recording.commands if not math.isnan(aside)}
+        assert (sideways == {0.0}) == (not most)
+        report = report_of(recording, TrialSettings())
+        assert said in " ".join(str(report).split())
+        assert not report.refused
+        limits = limits_of(report)
+        assert "strafe" not in limits and limits.get("lateral_speed") == (0.0 if most else None)
+
+
+def test_what_a_base_does_sideways_is_in_its_parameters_and_slower_where_it_outruns_them() -> None:
+    base = Kinematic(0.2, 0.3, slowest=(0.0, 0.0, 0.06), strafes=1.15)
+    trial = Trial(base, answered, camera=None).run()
+    assert trial.problem == ""
+    limits = limits_of(report_of(trial.commission.recording, TrialSettings()))
+    strafe = Axis(**limits["strafe"])
+    assert 0.05 <= strafe.slowest <= 0.07 and strafe.response == pytest.approx(0.2, rel=0.1)
+    assert limits["lateral_speed"] == pytest.approx(0.2 / 1.15, abs=0.011)
+    assert strafe.stopping(limits["lateral_speed"]) >= 0.17 * 1.15 * (REACTION_S + 0.9 * 0.3)
 
 
 def test_another_base_is_not_taken_for_it() -> None:
@@ -103,7 +139,7 @@ def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(
     abort = Random(seed).uniform(0.0, 125.0)
     trial = Trial(Kinematic(0.2, 0.2), seed=seed).run([(abort, Hold("Ctrl-C"))])
     assert trial.problem == "Ctrl-C" and trial.halts >= 11
-    assert trial.velocity == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
+    assert not any(trial.velocity) and max(map(abs, trial.base.rates)) < 0.01
     str(report_of(trial.commission.recording, TrialSettings()))  # what there is can be told
 
 
@@ -267,6 +303,14 @@ class Sticky(Kinematic):
         super().move(self.kept, dt)
 
 
+class Crab(Kinematic):
+    """Turns by what it is to go sideways."""
+
+    def move(self, command: tuple[float, ...], dt: float) -> None:
+        ahead, turn, aside = command
+        super().move((ahead, turn + 3.0 * aside, 0.0), dt)
+
+
 class Hesitates(Kinematic):
     """Stands for 0.45 s before it follows, as legs may."""
 
@@ -310,6 +354,7 @@ def freezes(at: float) -> Callable[[Pose, float], Pose]:
         (Kinematic(follows=lambda v, w: (max(v, 0.0), w)), None, "does not move|does not follow"),
         (Kinematic(), lambda p, now: replace(p, yaw=-p.yaw), "against its commands"),
         (Kinematic(), lambda p, now: replace(p, x=-p.y, y=p.x), "goes aside|does not"),
+        (Crab(), None, "turns or moves ahead when it is commanded to go sideways"),
         (Kinematic(), lambda pose, now: None, "there is no odometry"),
         (Kinematic(), freezes(0.0), "does not move|does not follow"),
         (Kinematic(), freezes(195.0), "does not follow|does odometry freeze"),
@@ -327,7 +372,7 @@ def test_a_base_or_odometry_that_lies_ends_it_within_its_circle(
     told = odometry or (lambda pose, now: pose)
     trial = Trial(replace(base), odometry=told, camera=None).run()
     assert trial.problem is not None and any(one in trial.problem for one in why.split("|"))
-    assert trial.velocity == (0.0, 0.0) and trial.halts >= 11
+    assert not any(trial.velocity) and trial.halts >= 11
     assert trial.farthest < CIRCLE or base.follows, "what goes by itself is not to be held"
 
 

@@ -21,6 +21,7 @@ promises are checked from what it heard and what it did, by none of its own logi
    all around of a turn; nor towards what it saw in the last two seconds and blind rays hide now.
 9. A way that it says to be clear where a motion was blocked is clear, as the newest scan has it: a
    small step that way meets nothing, and leads into nothing that is blind.
+10. While another node publishes on the base's topic its status has that code.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from edge_cloud_spec.nav.limits import REACTION_S, Axis, Limits
 from edge_cloud_spec.nav.navigator import FRAME_DRIVEN_S, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVE_CHOICES, NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavCode
+from edge_cloud_spec.nav.status import FOLLOWING, OTHER_HOLD, GoalStatus, NavCode
 from edge_cloud_spec.nav.steps import Goal
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
@@ -283,7 +284,7 @@ class Scene:
         if kind < 0.91:
             return self._instruct(random.choice((*INSTRUCTIONS, *ODD, "stop", "Stop.")))
         if kind < 0.95:
-            cause = random.choice(("parameter", "active"))
+            cause = random.choice(("parameter", OTHER_HOLD))
             return Hold(random.choice(("", "", "", "it is held")), cause)
         return settings(random)
 
@@ -577,6 +578,11 @@ class Checker:
                     self.counts["in the way"] += "is in the way at" in status.detail
                     for way in status.clear:
                         self._said_clear(way)
+                    if OTHER_HOLD in self._held and not self._held & {"e_stop", "base"}:
+                        self.counts["held for another publisher"] += 1
+                        said = status.state, status.code
+                        told = said == ("stopped", NavCode.OTHER_PUBLISHER)
+                        self._require(told, "another publisher is not told of")
 
     def _announced(self, effect: Announce, now: float) -> None:
         self._require(not self._held, "a decision while the robot is held")
@@ -739,7 +745,7 @@ class Checker:
         time = min(now - self._last_at, 10.0) + PERIOD / 2
         for value, last, most, faster, slowest in (
             (velocity.vx, self.velocity.vx, speed, limits.acceleration, limits.move.slowest),
-            (velocity.vy, self.velocity.vy, aside, limits.acceleration, limits.move.slowest),
+            (velocity.vy, self.velocity.vy, aside, limits.acceleration, limits.strafe.slowest),
             (velocity.wz, self.velocity.wz, turn, limits.turn_acceleration, limits.turn.slowest),
         ):
             self._require(abs(value) <= most + SLACK, f"{value} beyond the limit {most}")

@@ -24,7 +24,7 @@ from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.plausibility import Plausibility
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import IMPLAUSIBLE_HOLD, WAYS, StopLatch
+from edge_cloud_spec.nav.status import IMPLAUSIBLE_HOLD, WAYS, NavCode, StopLatch
 from edge_cloud_spec.nav.steps import Goal
 
 
@@ -36,6 +36,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
     assert counts["commands where it is blind elsewhere"] > 20
     assert counts["ways that are clear"] > 5
+    assert counts["held for another publisher"] > 5
 
 
 def test_what_a_base_makes_while_nothing_comes_is_not_held_against_the_navigator() -> None:
@@ -116,6 +117,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
     [
         (StopLatch, "refusal", "", "while the robot is held|without a newer instruction"),
         (StopLatch, "stop", _forgets_to_wait, "without a newer instruction"),
+        (StopLatch, "code", NavCode.NONE, "another publisher is not told of"),
         (navigating, "goal_of", _goes_twice_as_far, "more than the largest step"),
         (Navigator, "_objection", _moves_on_old_frames, "from before the release"),
         (Unverified, "limits", lambda _, self, limits: limits, "beyond the limit"),

@@ -29,8 +29,9 @@ class Kinematic:
 
     response: float = 0.1
     braking: float = 0.1
-    slowest: tuple[float, float] = (0.0, 0.0)
-    drift: tuple[float, float] = (0.0, 0.0)
+    slowest: tuple[float, ...] = (0.0, 0.0)
+    drift: tuple[float, ...] = (0.0, 0.0)
+    strafes: float = 1.0  # of a sideways command; 0: it cannot
     told: float = 1.0
     gain: float = 1.0
     wall: float = math.inf  # m ahead of its start, which it cannot pass
@@ -39,21 +40,26 @@ class Kinematic:
     x: float = 0.0
     y: float = 0.0
     yaw: float = 0.0
-    rates: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    rates: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
-    def move(self, command: tuple[float, float], dt: float) -> None:
-        given = self.follows(*command) if self.follows else command
-        for axis in (0, 1):
-            wanted = self.gain * given[axis] if abs(given[axis]) >= self.slowest[axis] else 0.0
-            wanted = wanted or self.drift[axis]
+    def move(self, command: tuple[float, ...], dt: float) -> None:
+        """``command``: m/s, rad/s and maybe m/s to the left."""
+        given = [*(self.follows(*command[:2]) if self.follows else command[:2])]
+        given.append(command[2] if len(command) > 2 else 0.0)
+        slowest, drift = (*self.slowest, 0.0), (*self.drift, 0.0)  # none sideways, unless said
+        for axis in (0, 1, 2):
+            gain = self.gain * (1.0, 1.0, self.strafes)[axis]
+            wanted = gain * given[axis] if abs(given[axis]) >= slowest[axis] else 0.0
+            wanted = wanted or drift[axis]
             slows = abs(wanted) < abs(self.rates[axis])
             keep = math.exp(-dt / (self.braking if slows else self.response))
             self.rates[axis] = wanted + (self.rates[axis] - wanted) * keep
         self.yaw += self.rates[1] * dt
-        self.x += self.rates[0] * math.cos(self.yaw) * dt
+        ahead, _, aside = self.rates
+        self.x += (ahead * math.cos(self.yaw) - aside * math.sin(self.yaw)) * dt
         if self.x > self.wall:
             self.x, self.rates[0] = self.wall, 0.0
-        self.y += self.rates[0] * math.sin(self.yaw) * dt
+        self.y += (ahead * math.sin(self.yaw) + aside * math.cos(self.yaw)) * dt
 
 
 WALLS = np.array(  # [n, 2, 2] m: ends of a room's walls and of a cupboard in it, around the start
@@ -111,16 +117,17 @@ class Trial:
         camera: tuple[float, float] | None = (0.15, 0.0),
         seed: int = 0,
         lidar: Lidar | None = None,
+        settings: TrialSettings | None = None,
     ) -> None:
         self.lidar, self.poses = lidar, [Pose()]
         self.base, self.answer, self.odometry, self.camera = base, answer, odometry, camera
-        self.commission = Commission(self, TrialSettings())
+        self.commission = Commission(self, settings or TrialSettings())
         if lidar is not None:
             self.commission.recording.obstacles = ObstacleSettings(scan="scan")
         self.noise = np.random.default_rng(seed)
         self.scene = self.noise.normal(size=4096)
         self.now, self.steps = 100.0, 0
-        self.velocity, self.sent = (0.0, 0.0), -math.inf
+        self.velocity, self.sent = (0.0, 0.0, 0.0), -math.inf
         self.halts = 0
         self.asked: list[str] = []
         self.problem: str | None = None
@@ -140,10 +147,10 @@ class Trial:
         return "y"
 
     def command(self, velocity: Velocity) -> None:
-        self.velocity, self.sent = (velocity.vx, velocity.wz), self.now
+        self.velocity, self.sent = (velocity.vx, velocity.wz, velocity.vy), self.now
 
     def stop(self, repeat: int) -> None:
-        self.velocity, self.halts = (0.0, 0.0), self.halts + 1
+        self.velocity, self.halts = (0.0, 0.0, 0.0), self.halts + 1
 
     def keep_silent(self, seconds: float) -> None:
         """As it is."""
@@ -175,7 +182,7 @@ class Trial:
         self.now, self.steps = self.now + DT, self.steps + 1
         x, y = self.base.x, self.base.y
         fresh = self.now - self.sent <= self.base.timeout
-        self.base.move(self.velocity if fresh else (0.0, 0.0), DT)
+        self.base.move(self.velocity if fresh else (0.0, 0.0, 0.0), DT)
         self.yaws.append(self.base.yaw)
         self.poses.append(Pose(self.base.x, self.base.y, self.base.yaw))
         self.way += math.hypot(self.base.x - x, self.base.y - y)
@@ -224,9 +231,10 @@ def write_bag(path: Path, recording: TrialMeasurements, nudge: float) -> None:
     for at, x, y, yaw in recording.poses:
         told = odometry(x, yaw, y) | {"header": {"stamp": seconds(at)}}
         said.append((at, "odom", told))
-    for (at, *given), (end, *_) in pairwise([*recording.commands, (said[-1][0], 0.0, 0.0)]):
+    for (at, *given), (end, *_) in pairwise([*recording.commands, (said[-1][0], 0.0, 0.0, 0.0)]):
         if not math.isnan(given[0]):
             for number, one in enumerate(np.arange(at, end, 0.05)):
-                speed, turn = given if any(given) else (number % 2 * nudge, 0.0)
-                said.append((one, "cmd_vel", {"linear": {"x": speed}, "angular": {"z": turn}}))
+                speed, turn, aside = given if any(given) else (number % 2 * nudge, 0.0, 0.0)
+                linear = {"x": speed, "y": aside}
+                said.append((one, "cmd_vel", {"linear": linear, "angular": {"z": turn}}))
     write_run(path, said=sorted(said, key=lambda each: each[0]))

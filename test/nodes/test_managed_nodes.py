@@ -23,6 +23,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
 from edge_cloud_spec.nodes.drafter import DrafterNode
 from edge_cloud_spec.nodes.navigator import NavigatorNode
+from edge_cloud_spec.nodes.runtime.e_stop import EStopMessage
 
 CYCLES = 3
 FEW = 2  # threads that DDS begins and ends when it likes; one that leaks in each cycle makes more
@@ -227,7 +228,7 @@ def test_an_e_stop_is_carried_out_between_any_two_lines_of_a_transition(kind: An
     def press() -> None:
         if not (kind is NavigatorNode and node._lock.locked()):  # else it would wait for that
             pressed.append(len(pressed) % 2 == 0)
-            node._on_e_stop(Bool(data=pressed[-1]))
+            node._on_e_stop(EStopMessage(pressed[-1]))
 
     with node_here(kind) as node, tracing(each_line(kind, TRANSITIONS, press)):
         for _ in range(2):

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 
 from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from std_msgs.msg import Bool
 
 from ...errors import TRACEBACKS, UserError, sentence
 from ...health import Health, Level, worst_of
 from .diagnostics import Diagnostics
+from .e_stop import EStopMessage, subscribe_e_stop
 from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters
-from .qos import EVERY_PUBLISHER
 from .subscription_thread import SubscriptionThread
 
 T = TypeVar("T")
@@ -101,14 +100,9 @@ class ManagedNode(LifecycleNode):
         self._parameters_of.append(parameters)
         return parameters
 
-    def subscribe_e_stop(self, callback: Callable[[Bool], None]) -> None:
-        """Call back for each ``e_stop``, in every state of the node, in a separate thread.
-
-        It is received from publishers of every durability and reliability.
-        """
-        self._stops = SubscriptionThread(self)
-        self._stops.subscribe(Bool, "e_stop", callback, *EVERY_PUBLISHER)
-        self._stops.start()
+    def subscribe_e_stop(self, callback: Callable[[EStopMessage], None]) -> None:
+        """Call back for each ``e_stop``, in every state of the node, in a separate thread."""
+        self._stops = subscribe_e_stop(self, callback)
 
     # For the program
 

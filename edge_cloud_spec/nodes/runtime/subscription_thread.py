@@ -77,6 +77,14 @@ def receive_once(
         yield profile, partial(receive, number == 0)
 
 
+Take = Callable[[Any], Any]
+
+
+def take_message(subscription: Any) -> Any:
+    """The next message and its info; None if there is none."""
+    return subscription.handle.take_message(subscription.msg_type, False)
+
+
 class SubscriptionThread:
     """Calls back for each message, in its own thread and with its own wait set.
 
@@ -90,7 +98,7 @@ class SubscriptionThread:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._group = _NoExecutor()
-        self._subscriptions: list[tuple[Any, Callable[[Any, Any], None]]] = []
+        self._subscriptions: list[tuple[Any, Callable[[Any], None]]] = []
         self._events: list[Any] = []
         self._closed = False
         self._pulse = Pulse("subscriptions")
@@ -98,9 +106,16 @@ class SubscriptionThread:
         self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
 
     def subscribe(
-        self, kind: type[Any], topic: str, callback: Callable[[Any], None], *profiles: QoSProfile
+        self,
+        kind: type[Any],
+        topic: str,
+        callback: Callable[[Any], None],
+        *profiles: QoSProfile,
+        take: Take = take_message,
     ) -> None:
         """Subscribe to a topic; its messages are queued until ``start``.
+
+        ``take`` returns the next message of a subscription and its info, or None.
 
         With several profiles, the first of them reliable, it subscribes with each, and passes each
         message on ``Once``. With one profile, rclpy warns of an incompatible publisher.
@@ -114,7 +129,7 @@ class SubscriptionThread:
                 callback_group=self._group,
                 event_callbacks=NO_WARNINGS if len(profiles) > 1 else None,
             )
-            self._subscriptions.append((subscription, receive))
+            self._subscriptions.append((subscription, partial(self._pass_on, take, receive)))
             # Not for an executor either: DDS has one condition for a reader's events and messages.
             # One that waits for the events wakes for each message, and goes round until this
             # thread has taken it, which gets no turn at the interpreter meanwhile: up to 0.6 s.
@@ -146,15 +161,15 @@ class SubscriptionThread:
                 event.add_to_wait_set(wait_set)
             wait_set.wait(int(WAIT_S * 1e9))
             ready = wait_set.get_ready_entities("subscription")
-            for subscription, callback in self._subscriptions:
+            for subscription, pass_on in self._subscriptions:
                 if subscription.handle.pointer in ready:
-                    self._attempt(partial(self._take, subscription, callback))
+                    self._attempt(partial(pass_on, subscription))
             for event in self._events:  # one that nobody takes would keep the wait set awake
                 if event.is_ready(wait_set):
                     self._attempt(partial(self._take_event, event))
 
-    def _take(self, subscription: Any, callback: Callable[[Any, Any], None]) -> None:
-        taken = subscription.handle.take_message(subscription.msg_type, False)
+    def _pass_on(self, take: Take, callback: Callable[[Any, Any], None], subscription: Any) -> None:
+        taken = take(subscription)
         if taken is not None:
             callback(*taken)
 

@@ -1,0 +1,251 @@
+"""``e_stop`` by several publishers, and by their silence: against a model, and over real topics."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from geometry_msgs.msg import Twist
+from helpers.graph.nodes_here import node_here
+from helpers.graph.peer import Peer
+from helpers.navigator_bench import Bench
+from std_msgs.msg import Bool
+
+from edge_cloud_spec.nodes.runtime import e_stop
+from edge_cloud_spec.nodes.runtime.e_stop import EStopMessage, EStops
+from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
+from edge_cloud_spec.nodes.stop_guard import StopGuardNode
+
+TIMEOUT = 0.5
+
+
+@dataclass
+class Box:
+    """The truth about a publisher: when it was first heard and last pressed, and its last word."""
+
+    first: float
+    pressed: float = -1.0
+    holds: bool = False
+    heard: float = 0.0
+    here: bool = True
+
+
+class Crowd:
+    """Publishers that come, press, release, fall silent and leave; what must be is told by none of
+    the logic of ``EStops``."""
+
+    def __init__(self, seed: int, timeout: float, kind: type[EStops]) -> None:
+        self.random, self.now, self.timeout = Random(seed), 0.0, timeout
+        self.boxes: dict[bytes, Box] = {}
+        self.names = map(str.encode, map(str, itertools.count()))
+        self.leaves = self.random.random() < 0.7
+        self.stops = kind(self._present, lambda: timeout)
+        self.left = False
+
+    def _present(self) -> dict[bytes, str]:
+        return {name: "/box" for name, box in self.boxes.items() if box.here}
+
+    def step(self) -> str:
+        """One more event; what is wrong then."""
+        self.now += self.random.choice((0.01, 0.1, 0.3))
+        here = [*self._present()]
+        kind = self.random.random()
+        if here and kind < 0.15 and self.leaves:
+            self.boxes[self.random.choice(here)].here, self.left = False, True
+        elif kind < 0.9:
+            new = not here or self.random.random() < 0.1
+            self._say(next(self.names) if new else self.random.choice(here))
+        return self._wrong()
+
+    def _say(self, name: bytes) -> None:
+        on = self.random.random() < 0.3
+        box = self.boxes.setdefault(name, Box(first=self.now))
+        if on and not box.holds:
+            box.pressed = self.now
+        box.holds, box.heard = on, self.now
+        for each in self.boxes.values():
+            if not on and not each.here and max(box.first, box.pressed) > each.pressed:
+                each.holds = False
+        self.stops.receive(EStopMessage(on, name), self.now)
+
+    def _wrong(self) -> str:
+        on, boxes = bool(self.stops.why(self.now)), self.boxes.values()
+        said = any(box.holds for box in boxes)
+        silent = [box for box in boxes if box.here and self.now - box.heard > TIMEOUT]
+        nobody = all(self.now - box.heard > TIMEOUT for box in boxes)
+        if said and not on:
+            return "released while somebody holds it"
+        if self.timeout and (silent or nobody) and not on:
+            return "silence does not stop"
+        if on and not said and not (self.timeout and (silent or nobody or self.left)):
+            return "held though all have released it"
+        return ""
+
+
+def wrong(kind: type[EStops], timeout: float, seeds: int) -> set[str]:
+    """What was wrong in so many crowds."""
+    found = set()
+    for seed in range(seeds):
+        crowd = Crowd(seed, timeout, kind)
+        found |= {crowd.step() for _ in range(120)} - {""}
+    return found
+
+
+@pytest.mark.parametrize("timeout", [0.0, TIMEOUT])
+def test_one_publishers_false_does_not_release_anothers_true_and_nobody_holds_it_for_ever(
+    timeout: float,
+) -> None:
+    assert not wrong(EStops, timeout, 300)
+
+
+class LastCounts(EStops):
+    """As one without identities."""
+
+    def receive(self, message: EStopMessage, now: float) -> None:
+        super().receive(EStopMessage(message.data), now)
+
+
+class AnyReleases(EStops):
+    """Any false releases what those held who have left."""
+
+    def _forget_who_left(self, publisher: bytes, releases: bool) -> None:
+        self._said = {
+            each: said
+            for each, said in self._said.items()
+            if each == publisher or each in self._present() or not releases
+        }
+
+
+class NobodyReleases(EStops):
+    """Those who have left hold it for ever."""
+
+    def _forget_who_left(self, publisher: bytes, releases: bool) -> None:
+        super()._forget_who_left(publisher, False)
+
+
+class Deaf(EStops):
+    """Silence is nothing."""
+
+    def _hold_for_silence(self, since: float, why: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "timeout", "what"),
+    [
+        (LastCounts, 0.0, "released while somebody holds it"),
+        (AnyReleases, 0.0, "released while somebody holds it"),
+        (NobodyReleases, 0.0, "held though all have released it"),
+        (Deaf, TIMEOUT, "silence does not stop"),
+    ],
+)
+def test_a_rule_that_is_wrong_is_found_out(kind: type[EStops], timeout: float, what: str) -> None:
+    assert what in wrong(kind, timeout, 100)
+
+
+class Boxes(Peer):
+    """Publishers of ``e_stop`` in a participant of their own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.stop = self.create_publisher(Bool, "e_stop", LATCHED)
+
+    def press(self, on: bool, hears: int = 1) -> None:
+        self.until(lambda: self.stop.get_subscription_count() >= hears)
+        self.stop.publish(Bool(data=on))
+
+
+def test_an_e_stop_of_several_publishers_is_on_while_one_of_them_holds_it(
+    bench: Bench, start_here: Any
+) -> None:
+    """Two that alternate, of several profiles, and one that joins late; one that is started again
+    releases what it held."""
+    start_here({})
+    bench.until(lambda: bench.state.state == "idle")
+    with Boxes("first") as first, Boxes("second") as second:
+        bench.e_stop.publish(Bool(data=False))
+        bench.spin(0.2)
+        first.press(True)
+        bench.until(lambda: bench.state.e_stopped)
+        for number in range(20):
+            second.press(bool(number % 2 == 0))
+        bench.until(lambda: bench.state.detail == "e_stop is on: /first holds it")
+        for profile in (RELIABLE, SENSOR_DATA):  # late, and of other profiles
+            late = bench.create_publisher(Bool, "e_stop", profile)
+            bench.until(late.get_subscription_count)
+            for _ in range(5):
+                late.publish(Bool(data=False))
+                bench.spin(0.05)
+            bench.destroy_publisher(late)
+        assert bench.state.detail == "e_stop is on: /first holds it"
+        first.close = lambda: None  # type: ignore[method-assign]
+        Peer.close(first)
+        bench.until(lambda: "a publisher that has left holds it" in bench.state.detail)
+        for _ in range(5):  # one that was there before, and has not pressed since
+            bench.e_stop.publish(Bool(data=False))
+            bench.spin(0.05)
+        assert bench.state.e_stopped
+    with Boxes("first") as again:
+        again.press(False)
+        bench.until(lambda: not bench.state.e_stopped)
+    assert bench.state.detail.startswith("released: publish an instruction")
+
+
+def test_a_publisher_of_e_stop_that_falls_silent_stops_the_robot(
+    bench: Bench, start_here: Any
+) -> None:
+    """As nobody's voice does at the start."""
+    start_here({"e_stop_timeout": 0.5}, ready=False)
+    bench.until(lambda: bench.state.e_stopped and "silent for 0.5 s" in bench.state.detail)
+    beat = lambda: bench.e_stop.publish(Bool(data=False))  # noqa: E731
+    bench.until(lambda: bench.said("stopped", "-", "released: publish"), meanwhile=beat)
+    bench.publish("find it")
+    bench.until(lambda: bench.state.state == "idle", meanwhile=beat)
+    bench.until(lambda: bench.turning, meanwhile=lambda: (beat(), turn(bench)))
+    bench.until(lambda: bench.state.e_stopped and bench.still)
+    assert "/bench is silent for 0.5 s (parameter e_stop_timeout)" in bench.state.detail
+
+
+def turn(bench: Bench) -> None:
+    if bench.state.state == "idle":
+        bench.say("action: turn left large;", f"r{time.monotonic()}", instruction="find it")
+
+
+def test_while_e_stop_is_on_the_guard_lets_no_command_stand(domain: int) -> None:
+    """Whatever a navigator commands; and no longer than that."""
+    with node_here(StopGuardNode) as guard, Peer("peer") as peer:
+        zeros = peer.collect(Twist, "cmd_vel", 100)
+        pulse, stop = peer.create_publisher(Bool, "pulse", 10), peer.create_publisher(*E_STOP)
+        import rclpy
+
+        def until(what: Callable[[], Any]) -> None:
+            peer.until(what, meanwhile=lambda: rclpy.spin_once(guard, timeout_sec=0.0))
+
+        until(lambda: pulse.get_subscription_count() and stop.get_subscription_count() >= 2)
+        until(lambda: peer.count_publishers("cmd_vel"))
+        stop.publish(Bool(data=True))
+        until(lambda: guard._e_stops.why(time.monotonic()))
+        until(lambda: zeros or pulse.publish(Bool(data=True)))
+        pulse.publish(Bool(data=False))
+        stop.publish(Bool(data=False))
+        until(lambda: not guard._e_stops.why(time.monotonic()))
+
+
+E_STOP = (Bool, "e_stop", 10)
+
+
+def test_without_rcls_own_function_the_last_message_counts(
+    bench: Bench, start_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(e_stop, "_rcl", lambda: None)
+    start_here({})
+    other = bench.create_publisher(*E_STOP)
+    bench.until(lambda: other.get_subscription_count() >= 2)
+    for publisher, on in ((other, True), (bench.e_stop, False)):
+        publisher.publish(Bool(data=on))
+        bench.until(lambda on=on: bench.state.e_stopped == on)
