@@ -18,6 +18,7 @@ from typing import Any
 from ..decoding.draft import MAX_DRAFTED, Draft
 from ..decoding.target_rows import TargetRows, TokenRows
 from ..errors import UserError, refuse
+from ..lru_cache import LruCache
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END_TOKEN, ByteDrafter
 from ..models.image import decode_image
 from ..models.openai_server import (
@@ -178,7 +179,8 @@ class OpenAiModels(ModelRunner):
         """spec: a ``byte_spec``. structured: one of ``STRUCTURED``."""
         super().__init__(ByteDrafter(), spec)
         self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
-        self._form: dict[str, int] = {}  # index of the accepted form, by grammar; 0 by default
+        # Index of the accepted form, by owner and grammar; 0 by default.
+        self._form: LruCache[tuple[str, str], int] = LruCache(MAX_GRAMMARS)
 
     def check(self, opening: Open) -> None:
         """Raise UserError for a request that needs a target with a checkpoint."""
@@ -259,7 +261,8 @@ class OpenAiModels(ModelRunner):
         forms = [usual, {"max_completion_tokens": room}]
         if opening.policy.grammar:
             forms.insert(0, {**usual, **self._structured(opening.policy.grammar)})
-        first = self._form.get(opening.policy.grammar, 0)
+        grammar = opening.request.owner, opening.policy.grammar
+        first = self._form.get(grammar, 0)
         for number in range(first, len(forms)):
             try:
                 stream = await self.server.complete(messages=messages, **forms[number])
@@ -270,7 +273,5 @@ class OpenAiModels(ModelRunner):
         if number > first:
             left_out = ", ".join(sorted(forms[first].keys() - forms[number].keys()))
             log.warning("%s refuses %s: left out from now on", self.server.url, left_out)
-            if len(self._form) > MAX_GRAMMARS:
-                self._form.clear()
-            self._form[opening.policy.grammar] = number
+            self._form[grammar] = number
         return stream

@@ -68,9 +68,9 @@ IN_TORCH = ("--device", "cpu", "--dtype", "float32")
 class Robot(GrpcRobot):
     """A robot without a draft model, or with the drafter named."""
 
-    def __init__(self, address: str, drafter: str = "bytes") -> None:
+    def __init__(self, address: str, drafter: str = "bytes", token: str = "") -> None:
         self.model = load_drafter(DraftModelSettings(path=drafter))
-        super().__init__(address, self.model, self.model.spec(128))
+        super().__init__(address, self.model, self.model.spec(128), token)
         self.inbox = Inbox()
 
     def decode(
@@ -516,6 +516,11 @@ def test_a_robot_without_a_draft_model_is_told_what_it_cannot_do() -> None:
 BY_GRAMMAR = {"structured_outputs", "grammar", "ebnf", "guided_grammar"}
 
 
+def strict(body: dict[str, Any]) -> Any:
+    """Refuses the fields of a grammar."""
+    return (422, {}, b"{}") if BY_GRAMMAR & body.keys() else answer()
+
+
 @pytest.mark.parametrize(
     ("how", "fields"),
     [
@@ -529,9 +534,6 @@ BY_GRAMMAR = {"structured_outputs", "grammar", "ebnf", "guided_grammar"}
 def test_a_grammar_is_sent_as_it_was_asked_for_and_no_more_where_it_was_refused(
     how: str, fields: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def strict(body: dict[str, Any]) -> Any:
-        return (422, {}, b"{}") if BY_GRAMMAR & body.keys() else answer()
-
     grammar = answer_grammar("action", "action first")
     settings = replace(AR, policy=SamplingPolicy(grammar=grammar))
     with ApiPeer(strict) as peer, verifier(peer.url, "--structured", how) as there:
@@ -543,6 +545,20 @@ def test_a_grammar_is_sent_as_it_was_asked_for_and_no_more_where_it_was_refused(
     sent = {"structured_outputs": {"grammar": grammar}, "grammar": lark, "ebnf": lark}
     assert all(peer.asked[0][field] == sent[field] for field in fields)
     assert (f"refuses {', '.join(fields)}: left out" in caplog.text) == bool(fields)
+
+
+def test_a_grammar_that_was_refused_is_asked_anew_for_each_credential(tmp_path: Path) -> None:
+    """Or one robot would tell by its wait that another has asked with the same one. The control:
+    for a robot that asks again it is known."""
+    (tmp_path / "tokens").write_text("a:first\nb:second\n")
+    settings = replace(AR, policy=SamplingPolicy(grammar="start: /[a-z]+/"))
+    with ApiPeer(strict) as peer:
+        worker = worker_of("--target", f"openai:{peer.url}", "--model", "a-model")
+        with Cloud(worker, token_file=str(tmp_path / "tokens")) as cloud:
+            for token in ("first", "second", "first"):
+                with Robot(cloud.address, token=token) as robot:
+                    assert robot.words(robot.decode(settings=settings)) == ANSWER
+    assert [bool(BY_GRAMMAR & body.keys()) for body in peer.asked] == [True, False] * 2 + [False]
 
 
 # The bill

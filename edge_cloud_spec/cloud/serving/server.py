@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 WATCH_S = 0.5  # between two checks of the model's thread
 TRIMMED_BYTES = 32 * 2**20  # received, after which freed memory is given back
+LOOKS = 8  # from one time to the next that it is also after streams have ended
 
 
 def listen(server: grpc.aio.Server, access: AccessSettings) -> str:
@@ -211,13 +213,16 @@ class Server(HealthyServer):
         """Report NOT_SERVING while the model's thread is dead or stuck, and refuse new streams;
         give memory back that messages took."""
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what was freed
-        trimmed, again = 0, False  # again: what was in use then may be free by now
-        while True:
+        meter, streams = self._service.meter, self._service.streams.streams
+        trimmed, left, again = 0, 0, False  # again: what was in use then may be free by now
+        for look in count():
             await asyncio.sleep(min(WATCH_S, self._settings.stuck_s / 4))
-            received = self._service.meter.received_bytes
-            if trim and ((many := received - trimmed > TRIMMED_BYTES) or again):
+            received, ended = meter.received_bytes, meter.opened_streams - len(streams)
+            # A stream that has ended may have held a message that was not whole.
+            due = received - trimmed > TRIMMED_BYTES or (ended != left and look % LOOKS == 0)
+            if trim and (due or again):
                 await asyncio.to_thread(trim, 0)
-                trimmed, again = received, many
+                trimmed, left, again = received, ended, due
             problem, before = self._model_watch.look(), self._service.problem
             if problem == before:
                 continue

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 class GrpcRobot(ExitStack):
     """Decodes one request after another, until ``close``."""
 
-    def __init__(self, address: str, model: Any, spec: PromptSpec) -> None:
-        """model: a ``Vlm``, or a fake one, that drafts."""
+    def __init__(self, address: str, model: Any, spec: PromptSpec, token: str = "") -> None:
+        """model: a ``Vlm``, or a fake one, that drafts. token: the verifier's, if it wants one."""
         super().__init__()
-        self.client = self.enter_context(closing(VerifierClient(ClientSettings(address))))
+        settings = ClientSettings(address, token=token)
+        self.client = self.enter_context(closing(VerifierClient(settings)))
         self.runner = DecodeRunner(model, spec)
 
     def decode(self, request: Request, settings: DecodeSettings) -> Outcome:

@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.serving import server
 from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import (
@@ -290,6 +291,30 @@ def test_strangers_hold_nothing_by_asking_for_health(toy: Any) -> None:
                 SERVICE,
                 EARLIER_SERVICE,
             }
+
+
+def test_memory_is_given_back_after_streams_that_have_sent_no_whole_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gRPC holds a message until it is whole, up to 16 MB; nothing that we count has arrived. The
+    control: while they are there, and afterwards, there is nothing to give."""
+    trims: list[int] = []
+    glibc = SimpleNamespace(malloc_trim=trims.append)
+    monkeypatch.setattr(server, "ctypes", SimpleNamespace(CDLL=lambda _: glibc))
+    with (
+        Cloud(toy_worker(), stuck_s=0.02) as cloud,
+        grpc.insecure_channel(cloud.address) as channel,
+    ):
+        streams, silent = cloud.service.streams.streams, threading.Event()
+        robot = channel.stream_stream(METHOD)(iter(silent.wait, True))
+        until(lambda: streams)
+        time.sleep(0.1)
+        assert not trims
+        robot.cancel()
+        until(lambda: len(trims) == 2)  # what is freed a moment later is given back, too
+        time.sleep(0.1)
+        assert len(trims) == 2 and not cloud.service.meter.received_bytes
+    silent.set()
 
 
 steps = st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.01, 0.3)), max_size=60)
