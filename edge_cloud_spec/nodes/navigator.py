@@ -404,6 +404,7 @@ class NavigatorNode(ManagedNode):
             implausible=implausible,
             slow=slow,
             frame=self._odometry_of if self._odometry_of != self._base_frame else "",
+            held_by=self._e_stops.holders(),
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
@@ -447,6 +448,7 @@ def navigator_health(
     missing: str = "",
     unseen: str = "",
     implausible: bool = False,
+    held_by: str = "",
     slow: str = "",
     frame: str = "",
     timed: bool = False,
@@ -459,7 +461,8 @@ def navigator_health(
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
     lidar cannot; empty if they can. ``implausible``: the base is held as it does not do what it is
-    commanded, which e_stop ends only by its release. ``slow``: why odometry comes too seldom.
+    commanded, which e_stop ends only by its release. ``held_by``: who holds e_stop.
+    ``slow``: why odometry comes too seldom.
     ``frame``: whose pose odometry has, if it is not the base's frame.
     ``timed``: there was never odometry, so motions are timed. ``problem``: a recent problem.
     ``parameters``: what is wrong with parameters. ``unreached``: why commands or stops do not reach
@@ -478,7 +481,7 @@ def navigator_health(
             status.code is NavCode.E_STOP,
             Health(
                 Level.WARN,
-                status.detail,
+                f"{status.detail}, by {held_by}" if held_by else status.detail,
                 "release it (publish false on e_stop), then publish the instruction again",
             ),
         ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise, permutations
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -24,6 +26,7 @@ from edge_cloud_spec.edge.link.route import (
 from edge_cloud_spec.edge.link.state import (
     HOLD_S,
     MAX_HOLD_S,
+    MOST_LATE_S,
     PROBE_S,
     SILENCE_S,
     LinkMonitor,
@@ -324,6 +327,45 @@ def test_a_watch_counts_each_deadline_that_passes() -> None:
     watch.answered("b", 12.5)
     assert not watch.waiting
     assert watch.misses(99.0) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_reply_is_late_beyond_the_tail_of_the_last_ones_and_never_later_than_a_decode_lasts(
+    seed: int,
+) -> None:
+    """A cloud that is slow by habit is no bad link, one that falls silent is, and one that is quick
+    again is held to the limit that was set."""
+    random, now, verdict = Random(seed), 0.0, encode_server(Verdict(PrefixDigest(0, 0), (), 3))
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
+    monitor.probed("", "", 0.1)
+
+    def reply(seconds: float) -> None:
+        nonlocal now
+        monitor.sent("a", last=False)
+        for _ in range(round(seconds / 0.1)):
+            now += 0.1
+            monitor.check()
+        monitor.received("a", verdict)
+
+    slow = [random.lognormvariate(math.log(3.0), 0.15) for _ in range(200)]
+    lost = []
+    for number, seconds in enumerate([*slow[:100], 60.0, *slow[100:]]):  # one of a tunnel
+        reply(seconds)
+        lost += [number] if monitor.state.quality > CLOUD else []
+    assert lost[0] < 8 and 100 in lost and len([n for n in lost if n > 20]) < 12
+    monitor.sent("a", last=False)
+    silent = now
+    while monitor.state.quality < LOST:
+        now += 0.1
+        monitor.check()
+    assert now - silent < MOST_LATE_S + SILENCE_S + 0.3
+    for _ in range(70):
+        reply(0.1)
+    monitor.sent("a", last=False)
+    now += DEADLINE_S + 0.1
+    before = monitor.state.missed_answers
+    monitor.check()
+    assert monitor.state.missed_answers == before + 1
 
 
 def test_one_probe_is_under_way_at_most_and_the_next_waits() -> None:

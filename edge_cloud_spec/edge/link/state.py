@@ -67,6 +67,8 @@ TIMELY_ANSWERS = 3  # consecutive answers in time for a better state
 HOLD_S = 1.0  # least time in a state before a better one
 CALM_S = 30.0  # if the link is lost again within this time, HOLD_S of a lost link doubles
 MAX_HOLD_S = 16.0  # largest hold
+REPLIES_REMEMBERED, FEW_REPLIES = 64, 8  # of which the tail is known
+SLOW_BY, MOST_LATE_S = 1.5, 10.0  # the latter as ``reply_timeout``, after which a decode has ended
 
 
 class LinkState:
@@ -75,12 +77,13 @@ class LinkState:
     def __init__(self, late_after_s: float, first_s: float, now: float) -> None:
         """Initially degraded; lost if nothing answers.
 
-        The first answer may take ``first_s``; later ones are in time within ``late_after_s``.
+        The first answer may take ``first_s``; later ones are in time within ``late_after_s``, which
+        may be set.
         """
         self.quality = LinkQuality.DEGRADED
         self._reason, self._advice, self._cause = "the cloud has not answered yet", "", ""
         self.missed_answers = 0
-        self._late_after_s = late_after_s
+        self.late_after_s = late_after_s
         # Whether the last answers were in time.
         self._in_time = deque[bool](maxlen=MISSES_OF_LAST[1])
         self._in_a_row = 0  # consecutive answers in time
@@ -107,7 +110,7 @@ class LinkState:
         decisions."""
         self._silent_since, self._broken, self._refuses = None, False, bool(refusal)
         self._advice = self._cause = ""
-        late = f"answers take {after_s:.1f} s" if after_s > self._late_after_s else ""
+        late = f"answers take {after_s:.1f} s" if after_s > self.late_after_s else ""
         if late or (refusal and self.quality != LinkQuality.LOST):
             self._in_a_row = 0
         else:
@@ -126,7 +129,7 @@ class LinkState:
         self.missed_answers += 1
         self._in_time.append(False)
         self._in_a_row = 0
-        known = self._reason if self._broken else f"no answer within {self._late_after_s:g} s"
+        known = self._reason if self._broken else f"no answer within {self.late_after_s:.2g} s"
         self._fall_silent(known, now)
 
     def lost(self, reason: str, now: float, advice: str = "", cause: str = "") -> None:
@@ -180,10 +183,15 @@ class LinkState:
 
 class ReplyWatch:
     """When each request is overdue: after its first message since the last answer. Monotonic times,
-    s."""
+    s.
+
+    That is after ``late_after_s``: what it is made with, or more where the slowest tenth of the
+    last replies took longer, ``SLOW_BY`` times as long as they, but at most ``MOST_LATE_S``.
+    """
 
     def __init__(self, late_after_s: float) -> None:
-        self._late_after_s = late_after_s
+        self._least_s = self.late_after_s = late_after_s
+        self._took = deque[float](maxlen=REPLIES_REMEMBERED)
         # When each was asked for, and when its next miss counts.
         self._asked: dict[str, tuple[float, float]] = {}
 
@@ -194,20 +202,26 @@ class ReplyWatch:
 
     def sent(self, request: str, now: float) -> None:
         """Record that the robot sent a message of this request."""
-        self._asked.setdefault(request, (now, now + self._late_after_s))
+        self._asked.setdefault(request, (now, now + self.late_after_s))
 
     def answered(self, request: str, now: float) -> float | None:
         """Record an answer, or a request's end; returns the reply time, s, None if no reply was
         due."""
         asked = self._asked.pop(request, None)
-        return None if asked is None else now - asked[0]
+        if asked is None:
+            return None
+        self._took.append(now - asked[0])
+        if len(self._took) >= FEW_REPLIES:
+            tail = SLOW_BY * sorted(self._took)[int(0.9 * len(self._took))]
+            self.late_after_s = max(self._least_s, min(tail, MOST_LATE_S))
+        return now - asked[0]
 
     def misses(self, now: float) -> int:
         """How many replies became overdue since the last call; one that stays overdue counts
         again."""
         late = {request: at for request, (at, due) in self._asked.items() if now >= due}
         for request, at in late.items():
-            self._asked[request] = (at, now + self._late_after_s)
+            self._asked[request] = (at, now + self.late_after_s)
         return len(late)
 
 
@@ -289,5 +303,6 @@ class LinkMonitor:
                 self._answered(after_s, now)
 
     def _answered(self, after_s: float, now: float) -> None:
+        self.state.late_after_s = self._watch.late_after_s
         self.state.answered(after_s, now, self._refusal)
         self._next_probe = now + (IDLE_S if self.state.quality == LinkQuality.CLOUD else PROBE_S)

@@ -17,8 +17,7 @@ from .subscription_thread import SubscriptionThread
 
 GID_SIZE = 16  # bytes of a publisher's identity, in a message's info and in the graph
 TAKEN, NOTHING_THERE = 0, 401  # what rcl_take returns
-HOLDS = "holds it"
-LEFT = "a publisher that has left"
+LEFT_S = 1.0  # without a word, after which who is not in the graph has left
 
 
 class EStopMessage(NamedTuple):
@@ -40,7 +39,8 @@ class EStops:
     does the silence of all. Who has left, with ``false`` as the last word, need not speak, unless
     it was the only one.
 
-    ``present`` returns the publishers in the graph, with the names of their nodes.
+    ``present`` returns the publishers in the graph, with the names of their nodes. It may know them
+    later than their messages come, so nobody has left who was heard within ``LEFT_S``.
     """
 
     def __init__(
@@ -58,40 +58,48 @@ class EStops:
         """Take a message that came at ``now`` (monotonic s)."""
         on, publisher = message
         with self._lock:
-            if on and self._said.get(publisher, ("",))[0] != HOLDS:
+            if on and self._said.get(publisher, ("",))[0] != E_STOP_ON:
                 self._said.pop(publisher, None)
-            self._said[publisher] = HOLDS if on else "", now
+            self._said[publisher] = E_STOP_ON if on else "", now
             if len(self._said) > 1:
-                self._forget_who_left(publisher, releases=not on)
+                self._forget_who_left(publisher, not on, now)
 
-    def _forget_who_left(self, publisher: bytes, releases: bool) -> None:
-        present, order = self._present(), [*self._said]
+    def _forget_who_left(self, publisher: bytes, releases: bool, now: float) -> None:
+        order, left = [*self._said], self._left(now)
         earlier = order[: order.index(publisher)] if releases else []
-        for each in order:
-            over = each in earlier or not self._said[each][0]
-            if over and each not in (publisher, *present):
+        for each in left:
+            if each in earlier or not self._said[each][0]:
                 del self._said[each]
+
+    def _left(self, now: float) -> list[bytes]:
+        present = self._present()
+        old = (each for each, (_, heard) in self._said.items() if now - heard > LEFT_S)
+        return [each for each in old if each not in present]
 
     def why(self, now: float) -> str:
         """Why it is on at ``now`` (monotonic s); empty: it is off."""
         with self._lock:
             if timeout := self._timeout():
-                silence = f"silent for {timeout:g} s (parameter e_stop_timeout)"
-                self._hold_for_silence(now - timeout, f"is {silence}")
+                silent = f"{E_STOP_ON}: silent for {timeout:g} s (parameter e_stop_timeout)"
+                self._hold_for_silence(now, timeout, silent)
                 if not self._said:
-                    return f"{E_STOP_ON}: it is {silence}"
-            held = {each: why for each, (why, _) in self._said.items() if why}
-            names = self._present() if held else {}
-        alone = [*held.values()] == [HOLDS] and {*self._said} == {*held} == {*names}
-        whose = (f"{names.get(each, LEFT)} {why}" for each, why in held.items())
-        return f"{E_STOP_ON}: {'; '.join(whose)}" if held and not alone else E_STOP_ON * bool(held)
+                    return silent
+            return min(filter(None, (held for held, _ in self._said.values())), default="")
 
-    def _hold_for_silence(self, since: float, why: str) -> None:
-        for each in [one for one, (held, at) in self._said.items() if not held and at < since]:
-            if len(self._said) == 1 or each in self._present():
-                self._said[each] = why, self._said[each][1]
-            else:
-                del self._said[each]
+    def _hold_for_silence(self, now: float, timeout: float, why: str) -> None:
+        for each, (held, heard) in [*self._said.items()]:
+            if not held and now - heard > timeout:
+                if len(self._said) == 1 or each in self._present():
+                    self._said[each] = why, heard
+                else:
+                    del self._said[each]
+
+    def holders(self) -> str:
+        """The nodes that hold it, for people; empty: nobody does."""
+        with self._lock:
+            held = [each for each, (why, _) in self._said.items() if why]
+        names = self._present() if held else {}
+        return ", ".join(names.get(each, "a publisher that has left") for each in held)
 
 
 def subscribe_e_stop(node: Node, callback: Callable[[EStopMessage], None]) -> SubscriptionThread:

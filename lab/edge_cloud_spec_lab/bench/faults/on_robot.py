@@ -198,13 +198,12 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "second_cmd_vel",
         "another node publishes on `cmd_vel`",
-        "the base obeys both; reported",
+        "its navigator holds, and waits for a newer instruction; the base obeys the other",
         _twists,
         lambda rig: rig.endings.close(),
         lasts=1.5,
-        stops=False,
         reads="bystander publishes on .*cmd_vel",
-        reported_s=REPORT,
+        instructed_again=True,
     ),
     InjectedFault(
         "forged_verdict",
