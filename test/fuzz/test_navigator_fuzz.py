@@ -11,7 +11,7 @@ import pytest
 from fuzz import Broken, spoil
 from fuzz.navigator import episode, run
 
-from edge_cloud_spec.nav import motion, obstacles, plausibility
+from edge_cloud_spec.nav import free_space, motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_sequencer import AnswerSequencer, Settled
 from edge_cloud_spec.nav.budget import NOTHING_USED, Budget
@@ -35,7 +35,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["steps that took over"] > 10
     assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
     assert counts["commands where it is blind elsewhere"] > 20
-    assert counts["ways that are clear"] > 5
+    assert counts["ways that are clear"] > 0
     assert counts["held for another publisher"] > 5
 
 
@@ -49,7 +49,7 @@ SOON = {"TICK_GAP_S": (1, 1), "problem": (1, 4), "stopping": (1, 10)}
 SOON |= {"limits": (2, 2), "goal": (2, 2), "_instruct": (2, 2), "no_faster": (2, 2)}
 SOON |= {"configure": (2, 4), "blindness": (2, 6), "_objection": (2, 9), "_latch": (2, 10)}
 SOON |= {"_drives_on": (2, 11), "_here": (2, 24), "receive": (3, 4), "seconds_to": (3, 0)}
-SOON |= {"free_space": (3, 0)}
+SOON |= {"free_space": (3, 0), "_see": (2, 6)}
 SOON |= {"UNSEEN_KEPT_S": (12, 61)}
 
 # What is wrong: each gets what is right first.
@@ -104,8 +104,8 @@ def _stops_at_once(stopping: Any, *given: Any) -> tuple[float, float, float]:
     return rate, 0.0, lasts / 3
 
 
-def _says_all_is_clear(free_space: Any, *given: Any) -> FreeSpace:
-    return replace(free_space(*given), clear=WAYS)
+def _says_all_is_clear(right: Any, *given: Any) -> FreeSpace:
+    return replace(right(*given), clear=WAYS)
 
 
 def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: Any) -> Any:
@@ -158,7 +158,9 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         (obstacles, "UNSEEN_KEPT_S", 0.0, "towards"),
         (ObstacleSettings, "stopping", _stops_at_once, "towards"),
         (ObstacleSettings, "seconds_to", _sees_the_nearest, "towards"),
-        (obstacles, "free_space", _says_all_is_clear, "said to be clear"),
+        (obstacles, "free_space", _says_all_is_clear, "said to be clear towards"),
+        (free_space, "_see", lambda *_: True, "said to be clear where it is blind"),
+        (free_space, "blindness", lambda *_: "", "said to be clear where it is blind"),
         (Plausibility, "problem", lambda *_: "", "far against the commands"),
         (plausibility, "EXCESSES", EAGER, "a base that follows is held"),
         (Navigator, "_latch", _holds_no_base, "while the robot is held|with no step under way"),
