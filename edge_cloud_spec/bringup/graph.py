@@ -256,7 +256,10 @@ class GraphSettings:
         ]
         if not any(topics):
             return "nothing looks at the way: give scan:=TOPIC or points:=TOPIC of a lidar"
-        return "the robot stops before what is seen on " + " and ".join(filter(None, topics))
+        edges = "" if topics[1] else "; it does not see edges, such as stairs down (points:=)"
+        return (
+            "the robot stops before what is seen on " + " and ".join(filter(None, topics)) + edges
+        )
 
     @property
     def parameter_file(self) -> str:
