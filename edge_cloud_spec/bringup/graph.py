@@ -263,7 +263,9 @@ class GraphSettings:
         """A sentence that says which lidars are used."""
         if not self.lidars:
             return "nothing looks at the way: give scan:=TOPIC or points:=TOPIC of a lidar"
-        return "the robot stops before what is seen on " + " and ".join(self.lidars)
+        points = self.points or self._in_file("navigator", "obstacles.points", "")
+        edges = "" if points else "; it does not see edges, such as stairs down (points:=)"
+        return "the robot stops before what is seen on " + " and ".join(self.lidars) + edges
 
     @property
     def parameter_file(self) -> str:

@@ -76,7 +76,7 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
         if name in mine or name.startswith(f"{robot}/monitor: "):
             yield health
             for key, value in health.values.items():
-                if "clock" in key or key == "drive":
+                if "clock" in key or key in ("drive", "edges"):
                     yield Health(Level.OK, f"{key}: {value}", check=health.check)
 
 

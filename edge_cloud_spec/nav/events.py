@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .answer import NOTHING_READ, Action, Reading
+from .floor import Floor
 from .pose import Pose, Velocity
 from .status import E_STOP_ON, GoalStatus, NavigatorStatus
 from .steps import Goal
@@ -60,7 +61,8 @@ class Scan:
     """A lidar's scan, as ``sight.Rays`` [n, 3].
 
     ``source``: one of ``SOURCES``. ``stamp`` and ``age`` as those of odometry. ``problem``: why the
-    scan cannot be used, in one sentence; empty: it can.
+    scan cannot be used, in one sentence; empty: it can. ``floor``: what it tells of that; None: it
+    is level.
     """
 
     source: str
@@ -68,6 +70,14 @@ class Scan:
     age: float = 0.0
     rays: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 3)))
     problem: str = ""
+    floor: Floor | None = None
+
+
+@dataclass(frozen=True)
+class Tilt:
+    """How far the base leans from upright, rad, by its odometry or IMU; NaN: unknown."""
+
+    angle: float
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ class Tick:
     """A tick of the clock, at 20 Hz."""
 
 
-Event = Words | Odometry | Scan | EStop | Instruction | GoalStatus | Hold | Tick
+Event = Words | Odometry | Scan | Tilt | EStop | Instruction | GoalStatus | Hold | Tick
 """``GoalStatus``: the drafter follows that."""
 
 

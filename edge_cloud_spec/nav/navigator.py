@@ -27,6 +27,7 @@ from .events import (
     Scan,
     Show,
     Tick,
+    Tilt,
     Words,
 )
 from .motion import JUMP_EXTRA, STEP_BLOCKED, Motion
@@ -37,6 +38,7 @@ from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
     E_STOP_HOLD,
+    FALLEN_HOLD,
     FOLLOWING,
     IMPLAUSIBLE_HOLD,
     INSTRUCTION_HOLD,
@@ -64,6 +66,7 @@ REST_SPEEDS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts p
 REST_WAIT_S = 0.5  # s that a decision made standing waits for rest, at most
 DRIFT_BOUNDS = (0.1, math.radians(6))  # more than so many m or rad
 RELEASED = NavigatorStatus("idle", detail="released", code=NavCode.RELEASED)
+UPRIGHT = "set it upright, then press and release e_stop (if it stands upright: tilt_limit)"
 AGREE = "look at the signs, axes and units of both, then press and release e_stop to try again"
 
 
@@ -191,7 +194,7 @@ class Navigator:
         self.settings = self.odometer.settings = self.obstacles.settings = settings
         self.stop_latch.tally(now)
         self._plausibility.forget()
-        self.stop_latch.release(IMPLAUSIBLE_HOLD, now)
+        self.stop_latch.see_to_base(now)
         if self._run is None:
             return self._show(self.status)
         ended = self._end(f"gave up {self._run.action}: the parameters were changed")
@@ -228,6 +231,8 @@ class Navigator:
                 problem = self.odometer.receive(event, now)
             case Scan():
                 problem = self.obstacles.receive(event, now)
+            case Tilt(angle) if angle > self.settings.tilt_limit:
+                return self._hold_fallen(angle, now)
             case GoalStatus() if event.state == FOLLOWING:  # an end needs no reaction
                 self._followed = event.goal_id, event.instruction
         return [Report(problem)] if problem else []
@@ -259,9 +264,15 @@ class Navigator:
             self.stop_latch.stop(cause, why, now)
             return [Halt(), *self._show(self.status)]
         if self.stop_latch.release(cause, now):
-            self.stop_latch.release(IMPLAUSIBLE_HOLD, now)  # somebody has seen to it
+            self.stop_latch.see_to_base(now)
             return self._show(RELEASED)
         return []
+
+    def _hold_fallen(self, angle: float, now: float) -> list[Effect]:
+        if FALLEN_HOLD in self.stop_latch.causes:
+            return []
+        why = f"the base has fallen: it leans by {math.degrees(angle):.0f} degrees; {UPRIGHT}"
+        return [*self._latch(FALLEN_HOLD, why, now), Report(why)]
 
     def _show(self, status: NavigatorStatus) -> list[Effect]:
         """Publish this status, or why nothing may move, if it is news."""

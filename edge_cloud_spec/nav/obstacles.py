@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .budget import CommandedMotion
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
+from .floor import ACROSS, DIRECTIONS, Floor, marks, sector_of
 from .footprint import SOURCES, Points
 from .free_space import NOTHING_SEEN, FreeSpace, free_space
 from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
@@ -26,6 +27,11 @@ UNSEEN_KEPT_S = 2.0  # s for which a point counts of which newer scans tell noth
 UNSEEN_KEPT = (0.5, 300)  # m from the body within which points are kept, and how many, the nearest
 # m, rad that a base moves at most while a scan repeats itself.
 REPEATED_SCAN_MOTION = (0.3, math.radians(20))
+FLOOR_USUAL = 20  # scans in a row that show the floor, after which it is missed
+EDGES_TOLD_S = 5.0  # s after the first scan, in which the floor may show
+NOWHERE = np.full(DIRECTIONS, np.inf)
+FLOOR_ENDS = "the floor ends at"
+NO_EDGES = "no lidar has shown the floor ahead: the robot does not see edges, such as stairs down"
 WAY_NOT_SEEN = "what is in the way is not seen"
 
 
@@ -34,8 +40,9 @@ class _Seen:
     """A scan, and when it was taken, in monotonic s and in ns of our ROS clock.
 
     ``points`` [n, 2] from where it was taken are those that it shows, and earlier ones of which it
-    tells nothing; ``when`` [n]: when each was seen, monotonic s. ``rays`` have been the same since
-    the base was at ``since``; None: unknown.
+    tells nothing; ``when`` [n]: when each was seen, monotonic s. Those from ``things`` on are where
+    the floor ends; ``told`` [DIRECTIONS]: how far from the base it does, by this scan alone, m.
+    ``rays`` have been the same since the base was at ``since``; None: unknown.
     """
 
     sight: LidarSight
@@ -46,6 +53,8 @@ class _Seen:
     at: int
     rays: Rays
     since: Pose | None
+    things: int
+    told: NDArray[np.float64]
 
 
 class Obstacles:
@@ -63,6 +72,8 @@ class Obstacles:
         self._seen: dict[str, _Seen] = {}
         self._problems: dict[str, str] = {}  # of each source's newest message
         self._behind: dict[str, int] = {}  # each source's last stamp that went back
+        self._floor_shown = np.zeros(DIRECTIONS)  # scans in a row that showed it in each direction
+        self._looks_since, self._told_of_edges = math.inf, False
         self._clocks = {source: SourceClock(f"the {source}'s") for source in SOURCES}
 
     def receive(self, scan: Scan, now: float) -> str:
@@ -82,7 +93,46 @@ class Obstacles:
             else:
                 self._seen[source] = seen
         self._problems[source] = problem
-        return problem if problem != before else ""
+        return self._news_of_edges(now) if problem == before else problem
+
+    @property
+    def sees_edges(self) -> bool:
+        """Whether a lidar shows the floor ahead, so that the robot stops where that ends."""
+        return bool((self._floor_shown[[0, -1]] >= FLOOR_USUAL).all())
+
+    def _news_of_edges(self, now: float) -> str:
+        """A sentence, once, if no lidar has shown the floor ahead."""
+        self._looks_since = min(self._looks_since, now)
+        if self._told_of_edges or now - self._looks_since < EDGES_TOLD_S or self.sees_edges:
+            return ""
+        self._told_of_edges = True
+        return NO_EDGES
+
+    def _edges(
+        self, floor: Floor | None, taken: float, last: _Seen | None, kept: Points | None
+    ) -> tuple[NDArray[np.float64], ...]:
+        """How far [DIRECTIONS] from the base the floor ends, m; when that was seen; and what this
+        scan alone tells.
+
+        Two scans must tell it, so that a moment without returns stops nothing. It counts until
+        floor is seen beyond it (``kept``: the last scan's points from here), or for some time.
+        Nothing seen where a row of scans showed floor is its end.
+        """
+        if floor is None:
+            return NOWHERE, NOWHERE, NOWHERE
+        usual = self._floor_shown >= FLOOR_USUAL
+        self._floor_shown = np.where(usual | floor.reaches, self._floor_shown + 1, 0)
+        told = floor.edges(usual)
+        before = np.zeros(DIRECTIONS) if last is None else last.told
+        ends, when = np.where(np.isfinite(before), told, np.inf), np.full(DIRECTIONS, taken)
+        if last is not None and kept is not None:
+            marked = kept[last.things :]
+            for far, at, seen in zip(
+                np.hypot(*marked.T), sector_of(marked), last.when[last.things :], strict=True
+            ):
+                if floor.seen[at] < far and far < ends[at] and seen > taken - UNSEEN_KEPT_S:
+                    ends[at], when[at] = far, seen
+        return ends, when, told
 
     def _is_news(self, scan: Scan, now: float) -> bool:
         """Whether the scan's stamp is new; a restarted driver's counts once the last scan is
@@ -114,16 +164,19 @@ class Obstacles:
         if last is not None and np.array_equal(scan.rays, last.rays):
             since = last.since
         then = self._odometer.track.at(at)
-        if last and (kept := self._seen_from(last, then, now)) is not None:
-            beyond = footprint.beyond(kept)
-            counts = (
-                (beyond > 0.0) & (beyond < UNSEEN_KEPT[0]) & (last.when > taken - UNSEEN_KEPT_S)
-            )
+        kept = self._seen_from(last, then, now) if last else None
+        ends, seen_at, told = self._edges(scan.floor, taken, last, kept)
+        if last and kept is not None:
+            beyond, before = footprint.beyond(kept[: last.things]), last.when[: last.things]
+            counts = (beyond > 0.0) & (beyond < UNSEEN_KEPT[0]) & (before > taken - UNSEEN_KEPT_S)
             nearest = np.flatnonzero(counts)[beyond[counts].argsort()[: UNSEEN_KEPT[1]]]
             nearest = nearest[sight.misses(kept[nearest])]
             points = np.concatenate([points, kept[nearest]])
-            when = np.concatenate([when, last.when[nearest]])
-        return _Seen(sight, points, when, scan.stamp, taken, at, scan.rays, since)
+            when = np.concatenate([when, before[nearest]])
+        marked, things = marks(ends), len(points)
+        points = np.concatenate([points, marked])
+        when = np.concatenate([when, np.repeat(seen_at[np.isfinite(ends)], len(ACROSS))])
+        return _Seen(sight, points, when, scan.stamp, taken, at, scan.rays, since, things, told)
 
     def missing(self, now: float) -> str:
         """Why a configured lidar cannot be used; empty if all can."""
@@ -153,9 +206,12 @@ class Obstacles:
                 wanted, limits, max(LEAST_SCAN_AGE_S, now - seen.taken)
             )
             seconds = footprint.seconds_to(points, wanted, margin)
+            if not wanted.speed:
+                seconds[seen.things :] = math.inf  # who turns in place needs no floor ahead
             allowed = (float(seconds.min(initial=math.inf)) * rate - keeps) / (rate * lasts)
             if allowed < share:
-                share, self.why = allowed, self._sentence(points[seconds.argmin()])
+                first = int(seconds.argmin())
+                share, self.why = allowed, self._sentence(points[first], first >= seen.things)
         slower = Velocity(wanted.vx * share, wanted.vy * share, wanted.wz * share)
         moves = slower.speed >= limits.move.slowest or abs(slower.wz) >= limits.turn.slowest
         return wanted if share == 1.0 else slower if share > 0.0 and moves else STILL
@@ -196,12 +252,13 @@ class Obstacles:
         there = seen.points @ np.array([[ca, sa], [-sa, ca]]) + (then.x - here.x, then.y - here.y)
         return np.asarray(there @ np.array([[cb, -sb], [sb, cb]]))
 
-    def _sentence(self, point: Points) -> str:
-        """A sentence on the obstacle and its direction from the body."""
+    def _sentence(self, point: Points, is_edge: bool) -> str:
+        """A sentence on the obstacle, or the floor's end, and its direction from the body."""
         footprint, (x, y) = self.settings.obstacles, point
         ahead = max(x - footprint.front, -footprint.rear - x, 0.0)
         far = math.hypot(ahead, max(0.0, abs(y) - footprint.side))
         where = "beside" if not ahead else "ahead" if x > 0.0 else "behind"
         side = {"beside": "side", "ahead": "front", "behind": "rear"}[where]
         own = f"; if that is the robot itself, raise obstacles.{side}"
-        return f"{IN_THE_WAY} {far:.2f} m {where}{own if far < footprint.margin else ''}"
+        own = own if far < footprint.margin and not is_edge else ""
+        return f"{FLOOR_ENDS if is_edge else IN_THE_WAY} {far:.2f} m {where}{own}"

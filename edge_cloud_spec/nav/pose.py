@@ -78,8 +78,19 @@ def yaw_of(q: Any) -> float:
     return math.atan2(sin, cos) if any((q.x, q.y, q.z, q.w)) else math.nan
 
 
+def is_unit(q: Any) -> bool:
+    """Whether a quaternion's length is near 1; false if it has none."""
+    return abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) <= QUATERNION_TOLERANCE
+
+
+def tilt_of(q: Any) -> float:
+    """How far (rad) the vertical axis of this orientation leans; NaN if it is no unit
+    quaternion."""
+    lean = math.atan2(math.hypot(q.x, q.y), math.hypot(q.z, q.w))
+    return 2 * lean if is_unit(q) else math.nan
+
+
 def pose_of(pose: Any) -> Pose:
     """The pose of a ROS Pose; NaN for the yaw of an orientation that is not near length 1."""
     at, q = pose.position, pose.orientation
-    is_unit = abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) <= QUATERNION_TOLERANCE
-    return Pose(at.x, at.y, yaw_of(q) if is_unit else math.nan)
+    return Pose(at.x, at.y, yaw_of(q) if is_unit(q) else math.nan)

@@ -58,6 +58,9 @@ class NavigatorSettings(Bounded):
     clock_offset_limit: float = bounded(
         5.0, 0.0, 1e10, "stamps of a clock that is further off move nothing, s"
     )
+    tilt_limit: float = bounded(
+        0.436, 0.1, 3.2, "rad that the base leans at most; beyond, it has fallen (3.2: never)"
+    )
     frame_age: float = bounded(10.0, 0.1, 600.0, "a decision on an older frame is refused, s")
     command_lifetime: float = bounded(5.0, 0.5, 30.0, "a command expires at the latest after, s")
     drive: str = chosen(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .floor import BUMP_M, Floor, floor_of, height_over, plane_of
 from .footprint import Mount, ObstacleSettings, Points
 from .motion import BLIND
 from .pose import Velocity
@@ -74,22 +75,31 @@ def rays_of_scan(
 
 
 def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Rays:
-    """The rays of a cloud's points [n, 3] in the lidar's frame; what has no return has no bearing
-    and is left out.
+    """The rays of a cloud (``cloud_of``)."""
+    return cloud_of(places, settings)[0]
+
+
+def cloud_of(places: NDArray[np.float64], settings: ObstacleSettings) -> tuple[Rays, Floor]:
+    """The rays of a cloud's points [n, 3] in the lidar's frame, and what it tells of the floor;
+    what has no return has no bearing and is left out.
 
     A ray counts as far as it is within the heights of ``settings``, so what sees only floor sees
-    that the way is free. Raises ValueError, with a sentence, if the cloud sees nothing.
+    that the way is free; nothing stands where the floor is, however the base leans. Raises
+    ValueError, with a sentence, if the cloud sees nothing.
     """
     mount = settings.points_at
     is_return = np.isfinite(places).all(1) & (np.abs(places) > NO_RETURN_M).any(1)
-    x, y, z = (mount.to_base(places[is_return]) - (mount.x, mount.y, mount.z)).T
+    points = mount.to_base(places[is_return])
+    x, y, z = (points - (mount.x, mount.y, mount.z)).T
+    plane = plane_of(points, settings)
     limit = np.clip(mount.z + z, settings.lowest, settings.highest)
     counts = limit == mount.z + z
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.where(counts, 1.0, (limit - mount.z) / z)
     part = np.where((part >= 0.0) & (part <= 1.0), part, 0.0)  # else it is never within
+    counts &= height_over(plane, points) >= min(settings.lowest - plane[2], BUMP_M)
     rays = np.stack([np.arctan2(y, x), np.hypot(x, y) * part, counts], 1)
-    return _telling(rays, len(places), mount, settings)
+    return _telling(rays, len(places), mount, settings), floor_of(points, plane, settings)
 
 
 def _telling(rays: Rays, count: int, mount: Mount, settings: ObstacleSettings) -> Rays:

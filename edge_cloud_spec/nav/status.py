@@ -30,6 +30,7 @@ class NavCode(IntEnum):
     newer instruction ends it). ``E_STOP``: ``e_stop`` holds it. ``REPLAY``: a recording is played,
     whose pictures do not follow the motion. ``IMPLAUSIBLE``: odometry contradicts the commands.
     ``OTHER_PUBLISHER``: another node commands the base, or is a second navigator.
+    ``FALLEN``: the base leans too far to stand.
     """
 
     NONE = 0
@@ -43,6 +44,7 @@ class NavCode(IntEnum):
     REPLAY = 8
     IMPLAUSIBLE = 9
     OTHER_PUBLISHER = 10
+    FALLEN = 11
 
 
 @dataclass(frozen=True)
@@ -169,13 +171,17 @@ class GoalStatus:
         return cls(state, message.instruction, message.detail, message.goal_id)
 
 
-E_STOP_HOLD, INSTRUCTION_HOLD, START_HOLD, IMPLAUSIBLE_HOLD, OTHER_HOLD = (
+E_STOP_HOLD, INSTRUCTION_HOLD, START_HOLD, IMPLAUSIBLE_HOLD, OTHER_HOLD, FALLEN_HOLD = (
     "e_stop",
     "instruction",
     "start",
     "implausible",
     "other publisher",
+    "fallen",
 )
+BASE_HOLDS = {FALLEN_HOLD: NavCode.FALLEN, IMPLAUSIBLE_HOLD: NavCode.IMPLAUSIBLE}
+"""Which end when somebody has seen to the robot, and their codes."""
+
 AWAITS_INSTRUCTION = "released: publish an instruction to go on"
 TOLD_TO_STOP, E_STOP_ON = "told to stop", "e_stop is on"
 
@@ -212,10 +218,9 @@ class StopLatch:
         """Why, for programs; of other holds than these only ``why`` says something."""
         if E_STOP_HOLD in self._causes:
             return NavCode.E_STOP
-        if IMPLAUSIBLE_HOLD in self._causes:
-            return NavCode.IMPLAUSIBLE
-        if OTHER_HOLD in self._causes:
-            return NavCode.OTHER_PUBLISHER
+        for cause, code in (*BASE_HOLDS.items(), (OTHER_HOLD, NavCode.OTHER_PUBLISHER)):
+            if cause in self._causes:
+                return code
         if set(self._causes) - {START_HOLD} == {INSTRUCTION_HOLD}:
             return NavCode.TOLD_TO_STOP
         return NavCode.RELEASED if self._awaits and not self._causes else NavCode.NONE
@@ -246,6 +251,11 @@ class StopLatch:
             return False
         self.tally(now)
         return True
+
+    def see_to_base(self, now: float) -> None:
+        """End the holds of what the base did, as somebody has seen to it."""
+        for cause in BASE_HOLDS:
+            self.release(cause, now)
 
     def instruct(self, now: float, followed: bool) -> bool:
         """Record a new instruction, ``followed`` already or not; returns whether it ended the

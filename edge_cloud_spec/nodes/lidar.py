@@ -11,8 +11,9 @@ from rclpy.time import Time
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
 from ..nav.events import Scan
+from ..nav.floor import Floor
 from ..nav.footprint import Mount, ObstacleSettings
-from ..nav.sight import Rays, rays_of_cloud, rays_of_scan
+from ..nav.sight import Rays, cloud_of, rays_of_scan
 
 AXES = ("x", "y", "z")
 MORE_THAN_ROUND = 7.0  # rad
@@ -25,9 +26,16 @@ def scan_of(
     """The event of a message, without its age; ``problem`` says why it cannot be used."""
     stamp, read = Time.from_msg(message.header.stamp).nanoseconds, LIDARS[source][1]
     try:
-        return Scan(source, stamp, rays=read(message, settings, base_frame))
+        rays, floor = read(message, settings, base_frame)
+        return Scan(source, stamp, rays=rays, floor=floor)
     except ValueError as error:
         return Scan(source, stamp, problem=str(error))
+
+
+def _read_scan(
+    message: LaserScan, settings: ObstacleSettings, base_frame: str
+) -> tuple[Rays, None]:
+    return points_of_scan(message, settings, base_frame), None
 
 
 def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> Rays:
@@ -52,8 +60,19 @@ def points_of_cloud(message: PointCloud2, settings: ObstacleSettings, base_frame
 
     Raises ValueError, with a sentence, if the message cannot be used.
     """
+    return read_cloud(message, settings, base_frame)[0]
+
+
+def read_cloud(
+    message: PointCloud2, settings: ObstacleSettings, base_frame: str
+) -> tuple[Rays, Floor]:
+    """The rays [n, 3] to the points of the cloud in the base's frame, and what it tells of the
+    floor.
+
+    Raises ValueError, with a sentence, if the message cannot be used.
+    """
     _check_frame(message.header.frame_id, settings.points_at, base_frame, "points")
-    return rays_of_cloud(_places(message), settings)
+    return cloud_of(_places(message), settings)
 
 
 def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None:
@@ -87,5 +106,5 @@ def _places(message: PointCloud2) -> NDArray[np.float64]:
     return np.stack([cloud[axis].astype(np.float64) for axis in AXES], 1)
 
 
-LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
+LIDARS = {"scan": (LaserScan, _read_scan), "points": (PointCloud2, read_cloud)}
 """By source, the type of its messages and what reads them."""

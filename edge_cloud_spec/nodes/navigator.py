@@ -20,6 +20,7 @@ from geometry_msgs.msg import Point, Vector3
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.duration import Duration
 from rclpy.time import Time
+from sensor_msgs.msg import Imu
 from std_msgs.msg import Bool, ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
@@ -44,14 +45,15 @@ from ..nav.events import (
     Report,
     Show,
     Tick,
+    Tilt,
     Words,
 )
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
-from ..nav.pose import Velocity, pose_of
+from ..nav.pose import Velocity, pose_of, tilt_of
 from ..nav.settings import NavigatorSettings
 from ..nav.status import (
-    IMPLAUSIBLE_HOLD,
+    BASE_HOLDS,
     OTHER_HOLD,
     START_HOLD,
     GoalStatus,
@@ -78,6 +80,7 @@ DISCOVERY_S = 5.0  # that base and guard have to be found, before it is reported
 ALONE_PERIOD_S = 0.25  # between two looks for who else commands the base
 INACTIVE_HOLD = "active"  # cause of the hold of a navigator that is not
 TURN_ARROW_M = 0.5  # m
+NO_ORIENTATION = -1.0  # an Imu's first covariance, where it has none
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,9 @@ class NodeSettings(NavigatorSettings):
     output: OutputSettings = field(default_factory=OutputSettings)
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
+    imu: str = described(
+        "", "topic of an Imu that tells how far the base leans, beside odometry; empty: none", True
+    )
     guarded: bool = described(
         False, "move nothing before a stop guard receives the pulse and can stop the base", True
     )
@@ -163,6 +169,8 @@ class NavigatorNode(ManagedNode):
         )
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
+        if imu := self._config.value.imu:
+            self.create_subscription(Imu, imu, self._on_imu, SENSOR_DATA)
         obstacles = self._config.value.obstacles
         for source, topic in zip(obstacles.promised, obstacles.topics, strict=True):
             on_lidar = partial(self._on_lidar, source)
@@ -249,6 +257,12 @@ class NavigatorNode(ManagedNode):
         self._odometry_of = message.child_frame_id
         with self._lock:
             self._run(Odometry(pose_of(message.pose.pose), stamp, self._age(stamp)))
+            if self._config.value.odometry != "off":
+                self._run(Tilt(tilt_of(message.pose.pose.orientation)))
+
+    def _on_imu(self, message: Imu) -> None:
+        if message.orientation_covariance[0] != NO_ORIENTATION:
+            self._handle(Tilt(tilt_of(message.orientation)))
 
     def _on_lidar(self, source: str, message: Any) -> None:
         settings = self._config.value
@@ -394,14 +408,15 @@ class NavigatorNode(ManagedNode):
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing, slow = navigator.odometer.problem(now), navigator.odometer.slow(now)
             unseen = navigator.obstacles.missing(now)
-            implausible = IMPLAUSIBLE_HOLD in navigator.stop_latch.causes
+            sees_edges = navigator.obstacles.sees_edges
+            held = not navigator.stop_latch.causes.isdisjoint(BASE_HOLDS)
             counts = {**navigator.counts, "watchdog": self._watchdog.fired}
         return navigator_health(
             status,
             self.resolve_topic_name("odom"),
             missing,
             unseen,
-            implausible=implausible,
+            held=held,
             slow=slow,
             frame=self._odometry_of if self._odometry_of != self._base_frame else "",
             held_by=self._e_stops.holders(),
@@ -415,6 +430,7 @@ class NavigatorNode(ManagedNode):
                 "drive": self._config.value.drive,
                 OUTPUT: self._config.value.output.text(self._base_frame),
                 "stops_before": " ".join(self._config.value.obstacles.topics) or "nothing",
+                "edges": "seen" if sees_edges else "not seen: no lidar has shown the floor ahead",
                 "odometry_clock_offset_s": "unknown" if offset is None else offset,
             },
         )
@@ -447,7 +463,7 @@ def navigator_health(
     topic: str,
     missing: str = "",
     unseen: str = "",
-    implausible: bool = False,
+    held: bool = False,
     held_by: str = "",
     slow: str = "",
     frame: str = "",
@@ -460,7 +476,7 @@ def navigator_health(
     """The worst of: what holds the robot, missing sensors, and the last problem.
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
-    lidar cannot; empty if they can. ``implausible``: the base is held as it does not do what it is
+    lidar cannot; empty if they can. ``held``: the base has fallen or does not do what it is
     commanded, which e_stop ends only by its release. ``held_by``: who holds e_stop.
     ``slow``: why odometry comes too seldom.
     ``frame``: whose pose odometry has, if it is not the base's frame.
@@ -486,7 +502,7 @@ def navigator_health(
             ),
         ),
         (
-            implausible,
+            held,
             Health(Level.ERROR, f"nothing moves: {status.detail}"),
         ),
         (

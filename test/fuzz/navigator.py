@@ -22,6 +22,8 @@ promises are checked from what it heard and what it did, by none of its own logi
 9. A way that it says to be clear where a motion was blocked is clear, as the newest scan has it: a
    small step that way meets nothing, and leads into nothing that is blind.
 10. While another node publishes on the base's topic its status has that code.
+11. A base that leans beyond ``tilt_limit`` is held like one that does not follow; one that sways is
+   not.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ from edge_cloud_spec.nav.events import (
     Scan,
     Show,
     Tick,
+    Tilt,
     Words,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
@@ -135,10 +138,14 @@ class Scene:
     """Draws the next event and what is true about it; ``heard`` tells it what came of the last.
 
     A ``calm`` one has good clocks, and while the robot moves only further decisions come. ``lies``:
-    the drafter says of words what they are not.
+    the drafter says of words what they are not. ``falls`` draws how the base leans; None: nobody
+    tells.
     """
 
-    def __init__(self, random: Random, now: float, calm: bool, lies: bool) -> None:
+    def __init__(
+        self, random: Random, now: float, calm: bool, lies: bool, falls: Random | None = None
+    ) -> None:
+        self._falls, self._lies_until = falls, -math.inf
         self._random, self.now, self.calm, self.lies = random, now, calm, lies
         self._ahead = {source: 0.0 if calm else clock_offset(random) for source in SOURCES}
         self._pose, self._velocity, self.truth = Pose(), Velocity(), Pose()
@@ -180,6 +187,8 @@ class Scene:
                 yield self._pass(random.uniform(0.0, 0.01), scan)
             for _ in range(random.choice((0, 1, 1, 1, 2))):
                 yield self._pass(random.uniform(0.0, 0.02), self._odometry())
+            if self._falls is not None and self._falls.random() < 0.5:
+                yield self._pass(0.0, self._tilt(self._falls))
             chance = 0.3 if self.calm else 0.04
             if random.random() < (chance if self._moving else 0.8):
                 yield self._pass(random.uniform(0.0, 0.03), self._disturbance())
@@ -251,6 +260,14 @@ class Scene:
                 rays = np.vstack([rays, odd, [[0.1, math.inf, 1.0], [3e9, 0.0, 0.0]]])
         self.looks[stamp] = replace(look, stamp=stamp)
         return Scan("scan", stamp, age, rays)
+
+    def _tilt(self, random: Random) -> Tilt:
+        """A base that sways as it walks, or lies for a while."""
+        if random.random() < 0.005:
+            self._lies_until = self.now + random.uniform(0.0, 2.0)
+        lies = self.now <= self._lies_until
+        sways = rarely(random, 0.05, (math.nan, 0.0), random.uniform(0.0, 0.25))
+        return Tilt(random.uniform(0.44, math.pi) if lies else sways)
 
     def _odometry(self) -> Odometry:
         random, late = self._random, self._random.expovariate(100.0)
@@ -446,7 +463,7 @@ class Checker:
         """Parameters were set."""
         changed, self.settings = settings != self.settings, settings
         if changed:
-            self._held.discard("base")
+            self._held -= {"base", "fallen"}
             self._scene.against = 0.0
         if changed and self._step is not None:
             self._require(any(isinstance(e, Halt) for e in effects), "motion under old parameters")
@@ -470,6 +487,8 @@ class Checker:
                 self._odometry_came = now
             case GoalStatus():
                 self._goal = event
+            case Tilt(angle):
+                self._leant(angle > self.settings.tilt_limit, effects)
         if not isinstance(event, (Tick, Words)):
             self._require(not any(isinstance(e, Drive) for e in effects), "a command out of turn")
         self._carried_out(effects, now)
@@ -513,6 +532,16 @@ class Checker:
             self._scene.against = 0.0
         self._require(self._scene.against <= FAR_AGAINST, "far against the commands")
 
+    def _leant(self, fell: bool, effects: list[Effect]) -> None:
+        """A base that has fallen is held, once, and nothing else comes of it."""
+        falls = fell and "fallen" not in self._held
+        first = [*map(type, effects[:1])]
+        self._require(first == [Halt] * falls, "a fall without a halt, or a halt without one")
+        if falls:
+            self._held.add("fallen")
+            self._armed = False
+            self.counts["falls"] += 1
+
     def _command(self, velocity: Velocity, now: float) -> None:
         """This is commanded from ``now`` on, and the last was until the watchdog came."""
         if self.velocity != STILL:
@@ -545,7 +574,7 @@ class Checker:
             self._armed = False
             self.counts["stops"] += 1
         elif cause != "told" and cause in self._held:
-            self._held -= {cause, "base"}
+            self._held -= {cause, "base", "fallen"}
         return on
 
     def _instructed(self, text: str, effects: list[Effect], now: float) -> None:
@@ -779,7 +808,9 @@ def episode(seed: str, events: int) -> Counter[str]:
     """One navigator, and what it is sent."""
     random = Random(seed)
     begun, calm = random.uniform(10.0, 1000.0), random.random() < 0.5
-    scene = Scene(random, begun, calm, lies=Random(f"{seed} drafter lies").random() < 0.3)
+    falls = Random(f"{seed} falls")
+    lies = Random(f"{seed} drafter lies").random() < 0.3
+    scene = Scene(random, begun, calm, lies, falls if falls.random() < 0.3 else None)
     sees = ObstacleSettings(scan=random.choice(("", "scan")))
     first = NavigatorSettings(allow_unverified=True, obstacles=sees)
     first = settings(random) if random.random() < 0.5 else first

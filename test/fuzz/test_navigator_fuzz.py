@@ -34,7 +34,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["unverified steps"] > 5 and counts["stops"] > 80
     assert counts["steps that took over"] > 10
     assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
-    assert counts["commands where it is blind elsewhere"] > 20
+    assert counts["commands where it is blind elsewhere"] > 20 and counts["falls"] > 0
     assert counts["ways that are clear"] > 0
     assert counts["held for another publisher"] > 5
 
@@ -161,6 +161,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         (obstacles, "free_space", _says_all_is_clear, "said to be clear towards"),
         (free_space, "_see", lambda *_: True, "said to be clear where it is blind"),
         (free_space, "blindness", lambda *_: "", "said to be clear where it is blind"),
+        (Navigator, "_hold_fallen", lambda *_: [], "a fall without a halt"),
         (Plausibility, "problem", lambda *_: "", "far against the commands"),
         (plausibility, "EXCESSES", EAGER, "a base that follows is held"),
         (Navigator, "_latch", _holds_no_base, "while the robot is held|with no step under way"),

@@ -218,9 +218,9 @@ RUNS_AWAY = NavigatorStatus("stopped", "-", "it runs away", code=NavCode.IMPLAUS
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
         ({"slow": "it comes 5 times"}, Level.WARN, ("it comes 5 times: see /odom",)),
         ({"frame": "base_footprint"}, Level.WARN, ("'base_footprint'", "set base_frame")),
-        ({"status": RUNS_AWAY, "implausible": True}, Level.ERROR, ("moves: it runs away",)),
+        ({"status": RUNS_AWAY, "held": True}, Level.ERROR, ("moves: it runs away",)),
         # Whoever presses e_stop, as it says, has not ended that.
-        ({"status": PRESSED, "implausible": True}, Level.ERROR, ("nothing moves: e_stop is on",)),
+        ({"status": PRESSED, "held": True}, Level.ERROR, ("nothing moves: e_stop is on",)),
         ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("jumped",)),
         ({"parameters": "limits.speed is 9"}, Level.ERROR, ("limits.speed", "param set")),
     ],
