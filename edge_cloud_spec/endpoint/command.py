@@ -11,9 +11,10 @@ from ..edge.client import ClientSettings
 from ..edge.decode_options import DecodeKeywords, DecodeOptions
 from ..errors import check_installed, refuse
 from ..models.load_drafter import DraftModelSettings
-from ..options import Bounded, add_options, bounded, described, from_options, like
+from ..options import Bounded, add_options, bounded, chosen, described, from_options, like
 from ..wire.channel import is_loopback
 from ..wire.secret_files import Reloaded, read_tokens
+from .decodes import WHEN_LOST, Decodes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class EndpointSettings(Bounded):
     ssl_keyfile: str = described("", "PEM file of the certificate's key")
     queue: int = bounded(16, 0, 1024, "requests that wait for the drafter; others get a 429")
     request_timeout: float = bounded(300.0, 1.0, 86_400.0, "s for an answer, to its end")
+    when_lost: str = chosen(
+        "refuse", WHEN_LOST, "out of the verifier's reach; local: the robot's model alone, marked"
+    )
     preset: str = like(DecodeOptions(), "preset")
     reply_timeout: float = like(DecodeOptions(), "reply_timeout")
 
@@ -69,7 +73,6 @@ def run_endpoint(args: argparse.Namespace) -> int:
     settings = from_options(EndpointSettings(), args)
     check_installed("uvicorn", "the endpoint")
     from ..edge.picture_decoder import Decoder
-    from .decodes import Decodes
     from .listener import listen, serve, tls_context
     from .server import Endpoint
 
@@ -88,7 +91,7 @@ def run_endpoint(args: argparse.Namespace) -> int:
         Decoder(cloud, drafter, **options) as decoder,
     ):
         app = Endpoint(
-            Decodes(decoder, settings.queue),
+            Decodes(decoder, settings.queue, settings.when_lost),
             settings.models,
             lambda: keys.current,
             settings.request_timeout,

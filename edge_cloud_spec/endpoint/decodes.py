@@ -10,17 +10,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from ..decoding.mean import Mean
+from ..edge.decode_options import DecodeOptions, DecodeSettings
 from ..edge.events import Abort, Cut, Emit, Inbox
 from ..edge.picture_decoder import Decoder
 from ..edge.runner import Outcome, decode_text, ids_per_token
+from ..errors import UserError
+from ..models.byte_drafter import BYTES_DIGEST
+from ..presets import load_preset
 from ..wire.messages import CUT, END, Code
 from .chat import ApiError, ChatRequest
 from .stop_texts import StopTexts
 
 log = logging.getLogger(__name__)
 
+WHEN_LOST = ("refuse", "local")  # what becomes of a request whose verifier is out of reach
 LOWEST_RETRY_S = 1.0
 FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measured
+
+
+@dataclass(frozen=True)
+class Words:
+    """More of an answer. verified: as the target's own; else they are the robot's model's."""
+
+    text: str
+    verified: bool = True
 
 
 @dataclass(frozen=True)
@@ -34,38 +47,42 @@ class Finished:
 class Decodes:
     """A decoder for many clients; belongs to one asyncio loop."""
 
-    def __init__(self, decoder: Decoder, queue: int) -> None:
-        """queue: the most requests that wait."""
+    def __init__(self, decoder: Decoder, queue: int, when_lost: str = WHEN_LOST[0]) -> None:
+        """queue: the most requests that wait. when_lost: one of ``WHEN_LOST``. Raises UserError for
+        a drafter that cannot answer alone."""
         self._decoder, self._queue = decoder, queue
+        self._alone = load_preset("edge_only") if when_lost == "local" else None
+        if self._alone and decoder.runner.draft_model.tokenizer_digest == BYTES_DIGEST:
+            raise UserError("--when-lost local needs a drafter with a model")
         self._pool = ThreadPoolExecutor(1, "decode")
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._seconds = Mean(FIRST_DECODE_S, 1.0, decay=0.8)  # of a decode
 
-    @property
-    def target(self) -> str:
-        """The identity of the verifier's target; empty before its first answer."""
-        return self._decoder.runner.target
+    def fingerprint(self, verified: bool) -> str:
+        """Whose words they are: the identity of the verifier's target, or of the robot's model."""
+        runner = self._decoder.runner
+        return runner.target if verified else f"unverified {runner.draft_model.identity}"
 
     async def close(self) -> None:
         """Wait for the last decode, which nobody reads any more, and end the thread."""
         await self._turn.acquire()
         self._pool.shutdown()
 
-    async def stream(self, chat: ChatRequest) -> AsyncGenerator[str | Finished, None]:
+    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Words | Finished, None]:
         """Yield words as they are verified, and the end last; ApiError: there is none.
 
         To close the iterator ends the decode.
         """
         await self._take_turn()
-        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Words | None]()
         inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
 
         def on_text(emit: Emit, more: str, answer: str, reason: str) -> None:
             nonlocal kept
             if not stops.found:
                 kept = emit.position + len(emit.tokens)
-                words = stops.add(more, ended=bool(reason))
+                words = Words(stops.add(more, ended=bool(reason)), emit.verified)
                 loop.call_soon_threadsafe(arrived.put_nowait, words)
                 if stops.found:
                     inbox.put(Cut())
@@ -77,6 +94,13 @@ class Decodes:
                 policy=chat.policy,
                 max_tokens=chat.max_tokens,
             )
+            outcome = decode_by(settings)
+            if self._alone is None or kept or not outcome.out_of_reach:
+                return outcome
+            most = chat.max_tokens or DecodeOptions.max_tokens
+            return decode_by(replace(settings, preset=self._alone, max_tokens=most))
+
+        def decode_by(settings: DecodeSettings) -> Outcome:
             nonce, connect = secrets.randbits(64), self._decoder.client.connect
             runner = self._decoder.runner
             return decode_text(runner, chat.request, settings, nonce, connect, on_text, inbox)
@@ -86,7 +110,7 @@ class Decodes:
         under_way.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (words := await arrived.get()) is not None:
-                if words:
+                if words.text:
                     yield words
             yield self._finished(under_way.result(), kept)
         finally:

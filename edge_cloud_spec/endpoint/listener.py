@@ -60,8 +60,8 @@ def listen(address: str) -> socket.socket:
     host, port = host_of(address), address.rpartition(":")[2]
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        address = host, int(port)
-        listening = socket.create_server(address, family=family, backlog=MOST_CONNECTIONS)
+        where = host, int(port)
+        listening = socket.create_server(where, family=family, backlog=MOST_CONNECTIONS)
     except (OSError, OverflowError, ValueError):
         raise UserError(
             f"cannot listen on {address}: give HOST:PORT with a host of this machine and a free "

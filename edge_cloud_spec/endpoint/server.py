@@ -160,11 +160,12 @@ class Endpoint:
             async for piece in pieces:
                 if isinstance(piece, Finished):
                     end = piece
-                elif chat.stream:
-                    await answer.chunk(head, piece)
-                else:
-                    said += piece
-        head["system_fingerprint"] = self._decodes.target
+                    continue
+                answer.verified = piece.verified
+                head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
+                if chat.stream:
+                    await answer.chunk(head, piece.text)
+                said += piece.text
         if chat.stream:
             await answer.end(head, end, chat.include_usage)
             return
@@ -186,6 +187,7 @@ class Answer:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._begun = False
+        self.verified = True  # whether its words are the target's own
 
     async def send(
         self, body: object, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -228,6 +230,8 @@ class Answer:
 
     async def _start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._begun = True
+        marks = () if self.verified else ((b"x-unverified", b"true"),)
+        headers = (*headers, *marks)
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 

@@ -312,6 +312,29 @@ def test_an_answer_goes_on_after_a_cut_and_a_lost_link_is_a_sentence(slow: Slow)
     assert text_of(slow.endpoint.post(HELLO)) == whole
 
 
+def test_out_of_reach_the_robots_model_answers_where_that_is_chosen_and_says_so(
+    slow: Slow,
+) -> None:
+    slow.decoder.settings = replace(slow.decoder.settings, reply_timeout=0.3)
+    hello = HELLO | {"max_tokens": 5}
+    with RunningEndpoint(slow.decoder, when_lost="local") as endpoint:
+        _, headers, answer = endpoint.post(hello)
+        assert "x-unverified" not in headers
+        assert not answer["system_fingerprint"].startswith("unverified")
+        slow.link.set_out(True)
+        _, headers, answer = endpoint.post(hello)
+        _, streamed_headers, data = endpoint.post(hello | {"stream": True})
+        refused = slow.endpoint.post(hello)[0]
+        slow.link.set_out(False)
+    drafter = slow.decoder.runner.draft_model
+    assert headers["x-unverified"] == streamed_headers["x-unverified"] == "true"
+    assert answer["system_fingerprint"] == f"unverified {drafter.identity}"
+    own = own_tokens(drafter, Request((Message("user", ("hello",)),)), drafter.spec(5), GREEDY)
+    text = drafter.tokenizer.decode(own, skip_special_tokens=True)
+    assert answer["choices"][0]["message"]["content"] == streamed(events_of(data)) == text
+    assert refused == 503, "off by default"
+
+
 def test_a_client_that_goes_away_ends_its_decode_and_leaves_the_queue(slow: Slow) -> None:
     whole = text_of(slow.endpoint.post(HELLO))
     with slow.delayed():

@@ -30,12 +30,13 @@ class RunningEndpoint(ExitStack):
         timeout_s: float = 60.0,
         tls: tuple[str, str] = ("", ""),
         decodes: type[Decodes] = Decodes,
+        when_lost: str = "refuse",
     ) -> None:
         super().__init__()
         listening = self.enter_context(listen("127.0.0.1:0"))
         self.port: int = listening.getsockname()[1]
         self.url = f"http{'s' * any(tls)}://127.0.0.1:{self.port}/v1"
-        self.decodes = decodes(decoder, queue)
+        self.decodes = decodes(decoder, queue, when_lost)
         app = Endpoint(self.decodes, (MODEL,), lambda: keys, timeout_s)
         self.server = make_server(app, tls_context(*tls))
         thread = LoopThread("endpoint")
