@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..nav.events import Announce, Event, Report, Show
+from ..nav.events import Event, Published, Report, Show
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
 from ..nav.settings import NavigatorSettings
@@ -55,7 +55,7 @@ class OwnBase:
         """Pass an event to the navigator and carry out its effects."""
         self._performer.carry_out(self._navigator.on(event, time.monotonic()))
 
-    def _publish(self, output: Show | Report | Announce) -> None:
+    def _publish(self, output: Published) -> None:
         match output:
             case Show(status):
                 self._on_status(status)

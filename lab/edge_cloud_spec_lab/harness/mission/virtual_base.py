@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from edge_cloud_spec.nav.events import Announce, Event, Odometry, Report, Scan, Show, Tick
+from edge_cloud_spec.nav.events import Announce, Event, Odometry, Published, Scan, Show, Tick
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.performer import Performer
 from edge_cloud_spec.nav.pose import Pose, Velocity
@@ -112,7 +112,7 @@ class VirtualBase:
         if not self.world.resting and self._moving_since is None:
             self._moving_since = self._stepped
 
-    def _publish(self, published: Show | Report | Announce) -> None:
+    def _publish(self, published: Published) -> None:
         if isinstance(published, Show):
             self._on_status(published.status)
 
