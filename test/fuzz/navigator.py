@@ -146,6 +146,7 @@ class Scene:
         self, random: Random, now: float, calm: bool, lies: bool, around: Random | None = None
     ) -> None:
         self.around, self._walks = around, np.empty((0, 2))
+        self._faults = 1.0 if around is None else 0.1  # as many of them as usual
         self._random, self.now, self.calm, self.lies = random, now, calm, lies
         self._ahead = {source: 0.0 if calm else clock_offset(random) for source in SOURCES}
         self._pose, self._velocity, self.truth = Pose(), Velocity(), Pose()
@@ -169,7 +170,7 @@ class Scene:
         self.lied_at = -math.inf  # when odometry was last wrong
         self.paused_at = -math.inf  # when nothing had come for a while
         # What the base makes of a command: metres, radians.
-        self.makes = rarely(random, 0.25, FAULTY, (1.0, 1.0))
+        self.makes = rarely(random, 0.25, FAULTY, (1.0, 1.0)) if around is None else (1.0, 1.0)
         self.against = 0.0  # m and rad that it has made against what moves it
 
     def heard(self, stops: int, waiting: bool, moving: bool, velocity: Velocity) -> None:
@@ -209,7 +210,7 @@ class Scene:
     def _walk(self, seconds: float) -> None:
         if self.around is None:
             return
-        if not self._things or self.around.random() < 0.005:
+        if not self._things or self.around.random() < (0.002 if self._moving else 0.05):
             self._things = self._in_the_way(self.around)
         if len(self._walks) != len(self._things) or self.around.random() < 0.01:
             walks = [self.around.uniform(-0.8, 0.8) for _ in range(2 * len(self._things))]
@@ -234,18 +235,19 @@ class Scene:
     def _look(self) -> Scan | None:
         """The lidar sees what is about, and tells of what it saw a little before."""
         random, here, now = self._random, self.truth, self.now
-        if random.random() < 0.01:
+        if random.random() < 0.01 * self._faults:
             far = random.choice((0.8, 1.5))
             self._things = tuple(
                 (here.x + random.uniform(-far, far), here.y + random.uniform(-far, far))
                 for _ in range(random.choice((0, 1, 3, 10)))
             )
-        if random.random() < 0.01:
+        if random.random() < 0.01 * self._faults:
             wide = random.choice((20.0, 60.0, 100.0, 180.0, 300.0, 360.0))
             begin = random.uniform(-180.0, 180.0)
             covers = [(), (), ((begin, begin + wide),), ((-wide / 2, wide / 2),)]
             self._covers, self._says = random.choice(covers), random.choice(COVERS)
-        self._hides_near ^= self._loses_what_is_near and random.random() < 0.25
+        loses = self._loses_what_is_near and self.around is None
+        self._hides_near ^= loses and random.random() < 0.25
         near = [seen_from(here, thing) for thing in self._things if self._hides_near]
         bearings = [math.degrees(math.atan2(y, x)) for x, y in near if math.hypot(x, y) < 1.0]
         covers = *self._covers, *((bearing - 6.0, bearing + 6.0) for bearing in bearings)
@@ -253,11 +255,11 @@ class Scene:
         seen = [at for at in self._things if not look.hides(seen_from(here, at))]
         self._looks.append(replace(look, things=tuple(seen)))
         look = rarely(random, 0.1, self._looks, self._looks[-1])
-        if now > self._fails_until + 5.0 and random.random() < 0.01:
+        if now > self._fails_until + 5.0 and random.random() < 0.01 * self._faults:
             self._fails_until = now + random.uniform(0.3, 3.0)
             self._fault = random.choice(("silent", "another frame", "frozen"))
         lasting = self._fault if now < self._fails_until else ""
-        fault = lasting or rarely(random, 0.045, SCAN_FAULTS, "")
+        fault = lasting or rarely(random, 0.045 * self._faults, SCAN_FAULTS, "")
         if fault == "silent":
             return None
         if fault != "frozen":
@@ -288,7 +290,7 @@ class Scene:
         random, late = self._random, self._random.expovariate(100.0)
         stamp, age = self._stamp("base", self.now - late), late - self._ahead["base"]
         told = Odometry(self._pose, stamp, age)
-        if random.random() > 0.012:
+        if random.random() > 0.012 * self._faults:
             return told
         self.lied_at = self.now
         if random.random() < 0.2:  # it began anew
@@ -308,7 +310,8 @@ class Scene:
             return self._pieces.pop(0)
         if self._waiting and random.random() < 0.6:
             return self._instruct(random.choice(INSTRUCTIONS))
-        kind = 0.0 if self.calm and self._moving else random.random()
+        calm = self._moving or (self.around is not None and self.around.random() < 0.95)
+        kind = 0.0 if self.calm and calm else random.random()
         if kind < 0.80:
             return self._words()
         if kind < 0.87:
@@ -623,7 +626,7 @@ class Checker:
 
     def _carried_out(self, effects: list[Effect], now: float) -> None:
         if (step := self._step) is not None and self._scene.lied_at < step.taken - BELIEVED:
-            sure = self._scene.paused_at < step.taken - BELIEVED
+            sure = self._scene.paused_at < step.taken
             most = STRAYS[0] + STRAYS[1] * self.settings.limits.top_speed
             kept = not sure or step.strays(self._scene.truth) <= most
             self._require(kept, f"{step.strays(self._scene.truth):.3f} m beyond its ellipse")
@@ -816,6 +819,7 @@ def episode(seed: str, events: int) -> Counter[str]:
     random = Random(seed)
     begun, calm = random.uniform(10.0, 1000.0), random.random() < 0.5
     around = Random(f"{seed} its things") if seed.endswith(AROUND) else None
+    calm |= around is not None and around.random() < 0.9
     lies = Random(f"{seed} drafter lies").random() < 0.3
     scene = Scene(random, begun, calm, lies, around)
     sees = ObstacleSettings(scan=random.choice(("", "scan")))
