@@ -28,7 +28,6 @@ from ...sim.reach import thing_in_front
 from ...sim.room import Room
 from ...sim.scene import Scene
 from ...sim.view import (
-    VIEW_GRID,
     VIEW_PX,
     class_grid,
     expose,
@@ -38,47 +37,34 @@ from ...sim.view import (
     visible_things,
 )
 from ...tokens import ANSWER_TOKENS
-from ..tiny.data import DISTANCE_BINS_M, Views, make_files
+from ..flats.episodes import EXPERT_ANSWER_SHARES, RANDOM_ACTION_SHARES, SEGMENTED_PX
+from ..tiny.data import Views, make_files
 from ..tiny.evaluation import greedy_answers
 from ..tiny.language import askable, visible
 from .expert import ACTIONS, RoomExpert, carried_out
 
-REACHES = len(DISTANCE_BINS_M) + 2  # buckets of what is in the way, the last for nothing
 ROOMS_PER_FILE = 20
-MOST_FRAMES = 45  # of a mission
-SEGMENTED_PX = 64  # pixels a side: rays cost most of the time
+MOST_ROOM_FRAMES = 45  # of a mission
 ELSEWHERE_SHARE = 0.25  # of the missions begin anywhere
-RANDOM_ACTION_SHARES = (0.0, 0.1, 0.25)  # of the expert's actions, one of them a mission
-HELP_SHARES = (0.0, 0.0, 0.3)  # of a model's decisions that the expert makes in its place
 _RANDOM = [f"turn {side} {size}" for side in ("left", "right") for size in ("small", "medium")]
 _RANDOM += ["move forward small", "move forward medium", "search"]
 
 
 @dataclass(frozen=True)
 class RoomViews(Views):
-    """Views of furnished rooms: ``actions`` int8 [N, 8] towards each kind, an index into ACTIONS,
-    -1: it is not asked for; ``goal`` int8 [N], the kind that the robot was sent to; ``reach`` int8
-    [N, 16, 16], the bucket of the nearest that is in the way."""
+    """Views of furnished rooms: ``goal`` int8 [N], the kind that the robot was sent to, and
+    ``actions`` int8 [N], an index into ACTIONS of the one that is right there."""
 
-    actions: np.ndarray
     goal: np.ndarray
-    reach: np.ndarray
+    actions: np.ndarray
 
-    def asked(
-        self, index: int, mirrored: bool, count: int, rng: np.random.Generator
-    ) -> list[tuple[str, str]]:
-        """As of views; the first is what the robot was sent to, if it can be asked for."""
-        known = np.flatnonzero(self.actions[index] >= 0)
-        drawn = [int(k) for k in rng.permutation(known)]
-        goal = int(self.goal[index])
-        if goal in drawn:
-            drawn = [goal, *(k for k in drawn if k != goal)]
-        chosen = [drawn[i % len(drawn)] for i in range(count)]
-        return [(THING_KINDS[k], self.action(index, k, mirrored)) for k in chosen]
+    def target(self, index: int) -> str:
+        """What the robot was sent to."""
+        return THING_KINDS[int(self.goal[index])]
 
-    def action(self, index: int, kind: int, mirrored: bool = False) -> str:
-        """The action towards a kind."""
-        action = ACTIONS[int(self.actions[index, kind])]
+    def action(self, index: int, mirrored: bool) -> str:
+        """The action that is right."""
+        action = ACTIONS[int(self.actions[index])]
         if not mirrored:
             return action
         swapped = {"left": "right", "right": "left"}
@@ -91,14 +77,6 @@ def together(parts: Sequence[RoomViews]) -> RoomViews:
     return RoomViews(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
-def reach_grid(away: np.ndarray) -> np.ndarray:
-    """Buckets int8 [16, 16] of metres [n, n] to what is in the way."""
-    cell = len(away) // VIEW_GRID
-    nearest = away.reshape(VIEW_GRID, cell, VIEW_GRID, cell).min((1, 3))
-    bucket = np.searchsorted(DISTANCE_BINS_M, nearest)
-    return np.where(np.isfinite(nearest), bucket, REACHES - 1).astype(np.int8)
-
-
 class _Eyes(ExitStack):
     """The cameras of one room: what paints, and what measures."""
 
@@ -109,11 +87,11 @@ class _Eyes(ExitStack):
 
     def look(
         self, pose: Pose, expert: RoomExpert, rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
-        """A row of RoomViews' arrays."""
+    ) -> tuple[dict[str, np.ndarray], bool]:
+        """A row of RoomViews' arrays, and whether the target can be asked for there."""
         pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.02, 2), -0.06, 0.06))
         eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.005)))
-        segmented, away = self.measurer.survey(eye)
+        segmented = self.measurer.segment(eye)
         image = expose(self.painter.render(eye), rng)
         image = halved(decode_jpeg(encode_jpeg(image, int(rng.integers(70, 96)))))
         things = visible_things(self.room, eye, segmented)
@@ -123,19 +101,15 @@ class _Eyes(ExitStack):
             "pixels": np.zeros(len(THING_KINDS), np.int32),
             "bearing": np.full(len(THING_KINDS), np.nan, np.float32),
             "distance": np.full(len(THING_KINDS), np.nan, np.float32),
-            "actions": np.full(len(THING_KINDS), -1, np.int8),
             "goal": np.array(THING_KINDS.index(self.room.target), np.int8),
-            "reach": reach_grid(away),
         }
         for thing in things:
             k = THING_KINDS.index(thing.name)
             row["pixels"][k], row["bearing"][k] = thing.pixels, thing.bearing
             row["distance"][k] = thing.distance
-        seen, allowed = visible(things), askable(things)
-        if self.room.target in allowed:
-            action = expert.decide(pose, self.room.target, seen)
-            row["actions"][row["goal"]] = ACTIONS.index(action)
-        return row
+        action = expert.decide(pose, self.room.target, visible(things))
+        row["actions"] = np.array(ACTIONS.index(action), np.int8)
+        return row, self.room.target in askable(things)
 
 
 class _Decider:
@@ -187,17 +161,15 @@ def _drive(
 ) -> bool:
     """Drive to the target of a room, and append what is seen; returns whether it was reached."""
     room, limits = eyes.room, MissionSettings()
-    expert, kind = RoomExpert(room), THING_KINDS.index(room.target)
+    expert = RoomExpert(room)
     pose = sample_pose(room, rng) if rng.random() < ELSEWHERE_SHARE else room.start
-    shares = RANDOM_ACTION_SHARES if decider is None else HELP_SHARES
+    shares = RANDOM_ACTION_SHARES if decider is None else EXPERT_ANSWER_SHARES
     share = float(rng.choice(shares))
     blocked = searched = 0
-    for _ in range(MOST_FRAMES):
-        row = eyes.look(pose, expert, rng)
-        index = int(row["actions"][kind])
-        # of a thing that can hardly be seen the expert says what it would of a hidden one
-        right = ACTIONS[index] if index >= 0 else expert.decide(pose, room.target, {})
-        if (row["actions"] >= 0).any():
+    for _ in range(MOST_ROOM_FRAMES):
+        row, clear = eyes.look(pose, expert, rng)
+        right = ACTIONS[int(row["actions"])]
+        if clear:
             rows.append(row)
         if decider is None:
             taken = right

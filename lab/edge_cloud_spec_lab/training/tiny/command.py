@@ -97,8 +97,7 @@ class VisionHead(nn.Module):
         return loss
 
 
-def optimizers_of(modules: list[nn.Module], rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside of modules, AdamW for the rest."""
+def _optimizers(modules: list[nn.Module], rate: float) -> list[torch.optim.Optimizer]:
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for module in modules:
@@ -170,7 +169,7 @@ class PairTrainer:
         loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
     ) -> None:
         """Train for so many minutes, or until so many images were used (0: no limit)."""
-        optimizers = optimizers_of([module, self.sight], self.plan.rate)
+        optimizers = _optimizers([module, self.sight], self.plan.rate)
         compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
         losses: list[float] = []
 

@@ -61,13 +61,6 @@ class Views:
             for k in np.flatnonzero(self.pixels[index])
         )
 
-    def asked(
-        self, index: int, mirrored: bool, count: int, rng: np.random.Generator
-    ) -> list[tuple[str, str]]:
-        """So many names to ask for, each with the best action, empty: it follows from the
-        things."""
-        return [(name, "") for name in draw_names(self.things(index, mirrored), count, rng)]
-
 
 Write = Callable[[Path, int, int, str], object]
 """Renders into a file, by a seed, so many examples, with a renderer."""
@@ -143,17 +136,12 @@ class QuestionEncoder:
         return [*self.ids(f"{instruction}\n"), *self.ids(order), self.start]
 
     def training_example(
-        self,
-        things: Sequence[VisibleThing],
-        name: str,
-        order: str,
-        instruction: str,
-        action: str = "",
+        self, things: Sequence[VisibleThing], name: str, order: str, instruction: str
     ) -> tuple[list[int], list[int], list[float]]:
         """Ids [n] of question and answer, the id that follows each, and their weights."""
         ids = self.question(instruction, order)
         weights = [0.0] * (len(ids) - 1)
-        for piece in pieces(things, name, order, action):
+        for piece in pieces(things, name, order):
             piece_ids = self.ids(piece.text)
             ids = [*ids, *piece_ids]
             weights += [piece.weight] * len(piece_ids)
@@ -235,10 +223,9 @@ def draw_batch(
     questions: int,
     slot: int,
     rng: np.random.Generator,
-    mirrored: np.ndarray | None = None,
 ) -> Batch:
-    """A batch of the views with the indices ``chosen`` [B]; ``mirrored`` [B]: by default half."""
-    mirrored = rng.random(len(chosen)) < 0.5 if mirrored is None else mirrored
+    """A batch of the views with the indices ``chosen`` [B]."""
+    mirrored = rng.random(len(chosen)) < 0.5
     images = views.images[chosen]
     images[mirrored] = images[mirrored, :, ::-1]
     classes = views.classes[chosen].astype(np.int64)
@@ -248,11 +235,10 @@ def draw_batch(
     weights = np.zeros(ids.shape, np.float32)
     for row, index in enumerate(chosen):
         things = views.things(index, bool(mirrored[row]))
-        asked = views.asked(index, bool(mirrored[row]), questions, rng)
-        for column, (name, action) in enumerate(asked):
+        for column, name in enumerate(draw_names(things, questions, rng)):
             order = ORDERS[rng.integers(2)]
             instruction = draw_instruction(name, rng)
-            example = encoder.training_example(things, name, order, instruction, action)
+            example = encoder.training_example(things, name, order, instruction)
             size = len(example[0])
             for array, values in zip((ids, targets, weights), example, strict=True):
                 array[row, column, :size] = values
