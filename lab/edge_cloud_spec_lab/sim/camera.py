@@ -127,9 +127,6 @@ CAMERA_HEIGHT_M = 0.35
 CAMERA_FORWARD_M = 0.30
 """Metres of the camera above the floor and in front of the middle of the body."""
 
-IN_THE_WAY_M = 0.45
-"""Metres above the floor up to which something is in a robot's way."""
-
 log = logging.getLogger(__name__)
 
 RENDERERS = ("auto", "egl", "rays")
@@ -231,7 +228,6 @@ class Camera(ExitStack):
         self.size = size or (256 if self.renderer == "egl" else 128)
         self._directions = pixel_rays(self.size)
         self._caster = RayCaster(scene, self._data, shadows, hidden)
-        self._floor = scene.model.geom("floor").id
 
     def place(self, posture: Sequence[float]) -> None:
         """Set people, and a robot with legs, to a ``posture_of`` another simulation."""
@@ -256,16 +252,6 @@ class Camera(ExitStack):
         rays."""
         geoms = self._caster.cast(eye.position, self._directions @ eye.axes.T)[0]
         return self._things(geoms)
-
-    def survey(self, eye: Eye) -> tuple[np.ndarray, np.ndarray]:
-        """As ``segment``, and horizontal metres [size, size] to what each pixel shows up to
-        IN_THE_WAY_M above the floor; infinite: the floor, or higher up. Always by rays."""
-        rays = self._directions @ eye.axes.T
-        geoms, distances = self._caster.cast(eye.position, rays)
-        solid = (geoms >= 0) & (geoms != self._floor)
-        solid &= eye.z + distances * rays[:, 2] <= IN_THE_WAY_M
-        away = np.where(solid, distances * np.hypot(rays[:, 0], rays[:, 1]), np.inf)
-        return self._things(geoms), away.reshape(self.size, self.size)
 
     def look(self, eye: Eye) -> tuple[np.ndarray, np.ndarray]:
         """Picture and segmentation together, which by rays cost no more than the picture."""

@@ -70,7 +70,8 @@ def _try_furnished(seed: int, rng: np.random.Generator, wanted: str | None) -> R
     target = _target(name, rng)
     toward = math.atan2(target.y - y, target.x - x)
     start = Pose(x, y, wrap(toward + float(rng.uniform(-0.5, 0.5))))
-    things, furniture = [target], []
+    things = [target]
+    furniture: list[Thing] = []
     likeness = LOOKALIKES[name][int(rng.integers(len(LOOKALIKES[name])))]
     others = [kind for kind in THING_KINDS if kind not in (name, likeness)]
     more = [str(kind) for kind in rng.permutation(others)[: rng.integers(0, 3)]]

@@ -90,10 +90,7 @@ def test_a_piece_is_seen_scanned_and_felt(kind: str) -> None:
     assert (nearer > 1.0).sum() >= 1 and (nearer > -0.05).all()
     with Camera(Scene(room), "rays", 64) as one, Camera(Scene(bare), "rays", 64) as other:
         unlike = (one.render(world.eye) != other.render(world.eye)).any(-1)
-        _, away = one.survey(world.eye)
     assert unlike.mean() > 0.01
-    edge = piece.distance(world.eye.x, world.eye.y)
-    assert away.min() == pytest.approx(edge, abs=0.1), "what stands on the floor is in the way"
     for one in (world, empty):
         for _ in range(100):
             one.command(0.6, 0.0, 0.0)
