@@ -118,10 +118,10 @@ class GraphSettings:
     )
     world: str = chosen(
         "",
-        ("", "room", FLAT),
-        "what is simulated: one room, or a flat of several, for which a pair that remembers 8 "
-        "frames decides where no models are given, standing and reason first; empty: the parameter "
-        "file's, else room",
+        ("", "room", "furnished", FLAT),
+        "what is simulated: one room, one with furniture in the way, or a flat of several, for "
+        "which a pair that remembers 8 frames decides where no models are given, standing and "
+        "reason first; empty: the parameter file's, else room",
     )
     namespace: str = described("", "namespace of all nodes")
     rviz: bool = described(False, "open RViz")

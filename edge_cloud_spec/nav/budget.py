@@ -34,6 +34,11 @@ def _rolled(begin: float, end: float, lag: float) -> float:
     return lag * (ended - began)
 
 
+def longest_path(distance: float) -> float:
+    """The path that a move of this distance may command at most, m."""
+    return BUDGET_RATIO * abs(distance) + BUDGET_EXTRA[0]
+
+
 class Budget:
     """Bounds the sum of one step's commands, independently of odometry: metres of path, metres
     sideways, and radians of turning.
@@ -51,24 +56,30 @@ class Budget:
         used: Use = NOTHING_USED,
         driven: Velocity = STILL,
         now: float = -math.inf,
+        aside: float = MOVE_ASIDE_M,
     ) -> None:
         """used: the part of the budget commanded since the step's frame; ``driven``: the velocity
-        commanded at ``now``."""
+        commanded at ``now``. aside: metres that a move may command sideways."""
         self._turns = angle != 0.0
         if self._turns:
             rolled = TURN_PATH_M if any(used) else 0.0
             most = (rolled, rolled, BUDGET_RATIO * abs(angle) + BUDGET_EXTRA[1])
         else:
-            most = (BUDGET_RATIO * abs(distance) + BUDGET_EXTRA[0], MOVE_ASIDE_M, MOVE_TURN_RAD)
+            most = (longest_path(distance), aside, MOVE_TURN_RAD)
         self._overdrawn = any(b > a for a, b in zip(most, used, strict=True))
-        path, aside, turn = (max(0.0, a - b) for a, b in zip(most, used, strict=True))
-        self._most = self._left = path, aside, turn
+        path, lateral, turn = (max(0.0, a - b) for a, b in zip(most, used, strict=True))
+        self._most = self._left = path, lateral, turn
         self._given, self._since = driven, now
 
     def allows(self, path: float, turn: float) -> bool:
         """Whether so many metres and radians are left, and no more was used than granted."""
         fits = path <= self._left[0] + BUDGET_REST[0] and turn <= self._left[2] + BUDGET_REST[1]
         return fits and not self._overdrawn
+
+    @property
+    def left(self) -> float:
+        """The path that may still be commanded, m."""
+        return self._left[0]
 
     @property
     def path(self) -> float:

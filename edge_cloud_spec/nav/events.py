@@ -134,7 +134,10 @@ class Halt:
 
 @dataclass(frozen=True)
 class Announce:
-    """Effect: publish that an action begins; it ends within ``lasts`` seconds."""
+    """Effect: publish that an action begins; it ends within ``lasts`` seconds.
+
+    ``aside``: how far to either side of its line it may go around something, m.
+    """
 
     request: str
     action: Action
@@ -143,6 +146,19 @@ class Announce:
     lasts: float
     verified: bool
     goal_id: str = ""
+    aside: float = 0.0
+
+
+@dataclass(frozen=True)
+class GoAround:
+    """Effect: publish the way that the move takes from now on, since something stands on its line.
+
+    ``corners``: metres ahead of the base and to its left now. ``width``: of the strip that was
+    clear, m.
+    """
+
+    corners: tuple[tuple[float, float], ...]
+    width: float
 
 
 @dataclass(frozen=True)
@@ -159,4 +175,5 @@ class Show:
     status: NavigatorStatus
 
 
-Effect = Drive | Halt | Announce | Report | Show
+Published = Announce | GoAround | Report | Show
+Effect = Drive | Halt | Published

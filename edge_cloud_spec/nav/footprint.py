@@ -89,6 +89,11 @@ class ObstacleSettings(Bounded):
         """The distance from the base's middle to its farthest corner, with margin, m."""
         return math.hypot(max(self.front, self.rear) + self.margin, self.side + self.margin)
 
+    @property
+    def strip(self) -> float:
+        """The width of the strip that a move sweeps, with margin, m."""
+        return 2.0 * (self.side + self.margin)
+
     def beyond(self, points: Points) -> NDArray[np.float64]:
         """The distance [n] of points from the body's edge, m; negative inside the body."""
         return np.asarray(self._sides(points).max(0))

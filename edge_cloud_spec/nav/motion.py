@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from .budget import (
     BUDGET_EXTRA,
     COMMAND_PERIOD_S,
+    MOVE_ASIDE_M,
     NOTHING_USED,
     Budget,
     Use,
 )
+from .detour import SWAY_M, Detour
 from .limits import Limits
 from .pose import STILL, Pose, Velocity, apart, wrap
 from .steps import Goal
@@ -82,6 +84,8 @@ class Motion:
     kept, the part across it is reduced to 0 within the limits, and a part against it must be braked
     first (``in_reach``). ``used``: what was commanded since the step's frame (`CommandedMotion`);
     it is subtracted from the budget.
+
+    ``detour``: where a move may go aside of its line; None: it keeps to it.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad
@@ -96,6 +100,7 @@ class Motion:
         anchor: Pose | None = None,
         driven: Velocity = STILL,
         used: Use = NOTHING_USED,
+        detour: Detour | None = None,
     ) -> None:
         self.goal, self._limits, self._begin, self._now = goal, limits, now, now
         self._turns = goal.angle != 0.0
@@ -126,7 +131,9 @@ class Motion:
         way = self._sign * (self._size - self._offset)
         self._way = max(0.0, way)
         self._profile = Profile(way - self._rolls, speed, acceleration, begins)
-        self._budget = Budget(goal.distance, goal.angle, used, driven, now)
+        self._detour = detour
+        aside = MOVE_ASIDE_M if detour is None else 2.0 * detour.half_width
+        self._budget = Budget(goal.distance, goal.angle, used, driven, now, aside)
 
     @property
     def ends(self) -> float:
@@ -182,7 +189,8 @@ class Motion:
         error = self._sign * (self._offset - progress) + covered  # positive: behind
         rate = self._sign * self._rate(now)
         rolls = rate * self._axis.braking
-        left = self._sign * (self._size - progress) - rolls  # what remains after rolling out
+        size = self._size if self._detour is None else self._detour.ends
+        left = self._sign * (size - progress) - rolls  # what remains after rolling out
         near = over and left <= self._tolerance
         if near and abs(rate) <= self.AT_REST[self._turns]:
             return Step(STILL, done=True)
@@ -195,10 +203,28 @@ class Motion:
         speed = min(speed, APPROACH_GAIN * max(0.0, left))
         if over and speed < self._axis.slowest:  # the base would not follow
             speed = self._axis.slowest if error - rolls > self._tolerance else 0.0
-        wanted = self._along(
-            speed, -FEEDBACK_GAIN * aside, -FEEDBACK_GAIN * turned, time + HALF_PERIOD_S
-        )
+        slope = 0.0
+        if self._detour is not None:
+            way, slope = self._detour.reference(now, (ahead, aside), turned, self._budget.left)
+            aside -= way
+            speed = self._beside(speed, aside, slope, left, now)
+        lateral = slope * speed - FEEDBACK_GAIN * aside
+        wanted = self._along(speed, lateral, -FEEDBACK_GAIN * turned, time + HALF_PERIOD_S)
         return self._command(wanted, now, slower)
+
+    def _beside(self, speed: float, aside: float, slope: float, left: float, now: float) -> float:
+        """``speed``, lowered so that the base follows a way around of this slope, ``aside`` metres
+        to the right of it, which ends in ``left`` m; the rest of the profile waits for it."""
+        lateral = self._limits.lateral_speed
+        most = math.sqrt(2.0 * self._limits.acceleration * max(0.0, left))
+        if slope:
+            most = min(most, lateral / abs(slope))
+        if (off := abs(aside) - SWAY_M) > 0.0:
+            most = min(most, max(self._axis.slowest, lateral - FEEDBACK_GAIN * off))
+        if speed <= most:
+            return speed
+        self._begin += (now - self._now) * (1.0 - most / speed)
+        return most
 
     def _end(self, made: float) -> Step:
         """The end of the step after ``made`` m or rad, which may be too far from its goal: a short

@@ -11,14 +11,24 @@ from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
 from .answer import Action
 from .answer_sequencer import FRAME_FUTURE_S, AnswerSequencer, Settled
-from .budget import BUDGET_REST, COMMAND_PERIOD_S, MOVE_TURN_RAD, NOTHING_USED, CommandedMotion, Use
+from .budget import (
+    BUDGET_REST,
+    COMMAND_PERIOD_S,
+    MOVE_TURN_RAD,
+    NOTHING_USED,
+    CommandedMotion,
+    Use,
+    longest_path,
+)
 from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
+from .detour import LEAST_MOVE_M, Detour
 from .events import (
     Announce,
     Drive,
     Effect,
     EStop,
     Event,
+    GoAround,
     Halt,
     Hold,
     Instruction,
@@ -103,6 +113,7 @@ class RunningMotion:
     """A running motion. ``expiry``: until when, monotonic s.
 
     ``look_at``: when the next decision, which replaces it, may begin; infinite: at its end.
+    ``detour``: where it goes around something; None: it keeps to its line.
     """
 
     action: Action
@@ -110,6 +121,7 @@ class RunningMotion:
     expiry: float
     closed_loop: bool
     look_at: float
+    detour: Detour | None = None
 
     def status(self, state: str) -> NavigatorStatus:
         """What is published while it runs."""
@@ -392,7 +404,8 @@ class Navigator:
         frame = self._frame_time(settled)
         used = self._used_since(frame, now)
         anchor = self.odometer.track.at(frame.at) if closed_loop else None
-        motion = Motion(goal, limits, now, pose, anchor, self._commanded.driven, used)
+        detour = self._detour(settled, goal) if anchor is not None else None
+        motion = Motion(goal, limits, now, pose, anchor, self._commanded.driven, used, detour)
         if not motion.in_reach:
             return self._give_way(settled)
         # Its own deadline is earlier, unless it must wait for overdue odometry.
@@ -403,11 +416,15 @@ class Navigator:
             look_at = frame.taken + settings.look_period
             if len(quick) < QUICK_SHARE * len(self._took):
                 look_at = max(look_at, motion.ends - LOOK_BEFORE_END_S[bool(goal.angle)])
-        before, self._run = self._run, RunningMotion(action, motion, expiry, closed_loop, look_at)
+        before, self._run = (
+            self._run,
+            RunningMotion(action, motion, expiry, closed_loop, look_at, detour),
+        )
         self._in_way = ""
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
-        announce = self._announce(settled, goal, expiry - now)
+        aside = detour.half_width if detour is not None else 0.0
+        announce = self._announce(settled, goal, expiry - now, aside)
         effects = [announce, *self._show(self._run.status("moving"))]
         if action not in (asked, *self._shortened):
             self._shortened.add(action)
@@ -420,6 +437,14 @@ class Navigator:
         # So that a step that cannot begin ends with the next tick.
         self._free_at = now - OBSTACLE_WAIT_S + COMMAND_PERIOD_S / 2
         return [*effects, *self._go_on(self._run, now)]
+
+    def _detour(self, settled: Settled, goal: Goal) -> Detour | None:
+        """Where this move may go around what stands in its way; None: it keeps to its line."""
+        settings = self.settings
+        if not (settings.around and settled.verified and goal.distance >= LEAST_MOVE_M):
+            return None
+        body, path = settings.obstacles, longest_path(goal.distance)
+        return Detour(goal.distance, path, body, self.obstacles.keeps, self.obstacles.around)
 
     def _drives_on(self, run: RunningMotion, now: float) -> bool:
         """Whether another action may replace the current one: not after the watchdog may have
@@ -444,7 +469,7 @@ class Navigator:
         metres, radians = self.odometer.track.moved_since(frame.at)
         return max(path, metres), aside, max(turn, radians)
 
-    def _announce(self, settled: Settled, goal: Goal, lasts: float) -> Announce:
+    def _announce(self, settled: Settled, goal: Goal, lasts: float, aside: float = 0.0) -> Announce:
         assert settled.action is not None
         return Announce(
             settled.words.request,
@@ -454,6 +479,7 @@ class Navigator:
             lasts,
             settled.verified,
             settled.words.goal_id,
+            aside,
         )
 
     # Moving
@@ -505,6 +531,7 @@ class Navigator:
     def _go_on(self, run: RunningMotion, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):
             return self._end(f"gave up {run.action}: {self.odometer.missing(now)}")
+        chosen = run.detour.chosen if run.detour is not None else ()
         if run.closed_loop and self.odometer.track.falters(now):
             step = run.motion.wait(now)
         else:
@@ -521,11 +548,14 @@ class Navigator:
         elif now - self._free_at >= OBSTACLE_WAIT_S:
             return self._finish(run, STEP_BLOCKED, now)
         drive = Drive(step.velocity, min(run.expiry, now + COMMAND_PERIOD_S), now + step.lasts)
+        effects: list[Effect] = [drive]
+        if run.detour is not None and run.detour.chosen is not chosen:
+            effects.append(GoAround(run.detour.chosen, self.settings.obstacles.strip))
         if run.look_at == math.inf:
-            return [drive]
+            return effects
         if now - self._set_off >= DRIVE_PROGRESS_S and self._is_blocked(now):
             return self._finish(run, STEP_BLOCKED, now)
-        effects = [drive, *self._count_steps(run)]
+        effects += self._count_steps(run)
         if now >= run.look_at - COMMAND_PERIOD_S / 2:
             effects += self._show(run.status("ready"))
         return effects

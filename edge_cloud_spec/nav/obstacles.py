@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, apart
 from .settings import NavigatorSettings
-from .sight import LidarSight, Rays, blindness
+from .sight import LidarSight, Rays, blindness, sides_seen
 
 NEAR_M = 4.0  # m; farther points do not matter
 LEAST_SCAN_AGE_S = 0.15  # that a scan counts as, so that the speed does not jump with each scan
@@ -187,6 +188,27 @@ class Obstacles:
                 why = self._problems.get(source) or f"nothing came on {source}{old}"
                 return f"{WAY_NOT_SEEN}: {why}"
         return ""
+
+    @property
+    def keeps(self) -> float:
+        """Metres ahead that must be free where the base moves at its slowest speed."""
+        footprint, limits = self.settings.obstacles, self.settings.limits
+        slowest = Velocity(limits.move.slowest)
+        rate, keeps, lasts = footprint.stopping(slowest, limits, LEAST_SCAN_AGE_S)
+        return keeps + rate * lasts
+
+    def around(self, now: float) -> tuple[Points, Sequence[int]] | None:
+        """What the lidars see, relative to the base, and which of LEFT and RIGHT they see; None:
+        one cannot be used, or where its scan was taken is not known."""
+        if self.missing(now):
+            return None
+        seen = [self._seen[source] for source in self.settings.obstacles.promised]
+        here = self._odometer.newest(now)
+        points = [self._seen_from(each, here, now) for each in seen]
+        known = [each for each in points if each is not None]
+        if len(known) < len(seen):
+            return None
+        return np.concatenate(known), sides_seen([each.sight for each in seen])
 
     def slowed(self, wanted: Velocity, now: float) -> Velocity:
         """``wanted``, slowed down until the base can stop before every point."""

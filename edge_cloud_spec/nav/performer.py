@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .events import Announce, Drive, Effect, Halt, Report, Show
+from .events import Drive, Effect, Halt, Published
 from .pose import Velocity
 from .watchdog import Watchdog
 
@@ -16,12 +16,12 @@ class Performer:
 
     ``command`` gives the base a velocity, ``halt`` has it stand still; ``watchdog`` stops it
     where no other command follows in time (None: time is simulated). ``publish`` takes what others
-    subscribe to: a status, a problem, an action that begins.
+    subscribe to: a status, a problem, an action that begins, a way around.
     """
 
     command: Callable[[Velocity], object]
     halt: Callable[[], object]
-    publish: Callable[[Show | Report | Announce], object]
+    publish: Callable[[Published], object]
     watchdog: Watchdog | None = None
 
     def carry_out(self, effects: Iterable[Effect]) -> None:

@@ -73,6 +73,8 @@ class Plausibility:
                     if end > now - STOP_SETTLES_S
                 ]
                 made = _made(there, here)[axis] / seconds
+                if abs(made) * seconds > JUMP_RATIO * abs(way) * seconds + JUMP_EXTRA[axis]:
+                    return ""  # odometry has jumped; of a long sample much would count
                 wrong = [
                     direction for direction in EXCESSES if not (begins and direction == TOWARDS)
                 ]

@@ -71,3 +71,19 @@ class NavigatorSettings(Bounded):
     look_period: float = bounded(
         0.2, 0.0, 5.0, "s at least between the beginnings of decisions while it drives"
     )
+    around: bool = described(
+        False, "a verified move goes around what a lidar sees in its way, within its budget"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.around:
+            return
+        if not self.obstacles.promised:
+            raise ValueError("around needs a lidar: give scan:=TOPIC or points:=TOPIC, or unset it")
+        if self.odometry == "off":
+            raise ValueError("around needs odometry, which is off; set one of both otherwise")
+        if not self.limits.lateral_speed:
+            raise ValueError(
+                "around needs a base that goes sideways: set limits.lateral_speed, or unset it"
+            )

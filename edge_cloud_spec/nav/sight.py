@@ -26,6 +26,8 @@ SIDE_RAYS_SHARE = 0.25  # the share of a scan's rays to a side with which it see
 SIDE_RETURNS = 5  # of a cloud to a side with which it sees there; it does not tell its other rays
 SIDE_DEGREES = 30  # degrees to either side of a move, each of which must be seen
 ALL_AROUND = ((-30, 0), (0, 30), *((begin, begin + 60) for begin in range(30, 330, 60)))
+LEFT, RIGHT = 1, -1
+BESIDE = {LEFT: ((30, 90), (90, 150)), RIGHT: ((210, 270), (270, 330))}
 SIDE_NAMES = ("ahead", "to its left", "behind", "to its right")
 NO_RETURN_M = 1e-3  # m; nearer points are a driver's word for no return
 BODY_EDGE_M = 0.01  # m from the body's edge beyond which a ray must see to tell something
@@ -163,18 +165,28 @@ class LidarSight:
             return np.asarray((self.telling[_degree(there)] == 0).all(0))
         return np.asarray((np.hypot(*(points[:, None] - self.points).T) > SAME_THING_M).all(0))
 
+    def sees(self, begin: int, end: int) -> bool:
+        """Whether enough rays between these bearings (degrees to the left) tell something."""
+        rays, telling = self._rays_between(begin, end)
+        least = max(1.0, SIDE_RAYS_SHARE * rays) if self.source == "scan" else SIDE_RETURNS
+        return telling >= least
+
+    def _rays_between(self, begin: int, end: int) -> tuple[int, int]:
+        """How many rays go there, and how many of them tell something."""
+        there = np.arange(begin, end + 1) % 360
+        return int(self.rays[there].sum()), int(self.telling[there].sum())
+
     def blind(self, begin: int, end: int) -> str | None:
         """Why it does not see between these bearings (degrees to the left); empty: it does.
 
         None: it does not look there, by its build: a scan by its angles; of a cloud, which tells
         no ray without a return, only its view ahead is judged.
         """
-        there, where = np.arange(begin, end + 1) % 360, round((begin + end) / 180) % 4
-        rays, telling = int(self.rays[there].sum()), int(self.telling[there].sum())
-        scans = self.source == "scan"
+        where, scans = round((begin + end) / 180) % 4, self.source == "scan"
+        rays, telling = self._rays_between(begin, end)
         if rays * self.spacing < (end - begin) / 2 if scans else where:
             return None
-        if telling >= (max(1.0, SIDE_RAYS_SHARE * rays) if scans else SIDE_RETURNS):
+        if self.sees(begin, end):
             return ""
         of = f"{telling} of {rays}" if scans else f"{telling}"
         return (
@@ -195,12 +207,26 @@ def blindness(sights: Sequence[LidarSight], velocity: Velocity, reach: float) ->
     """
     middle = 0 if velocity.vx >= 0.0 else 180
     turns = abs(velocity.wz) * reach > velocity.speed
-    for side in (
-        ALL_AROUND if turns else ((middle - SIDE_DEGREES, middle), (middle, middle + SIDE_DEGREES))
-    ):
+    sides = [(middle - SIDE_DEGREES, middle), (middle, middle + SIDE_DEGREES)]
+    if abs(velocity.vy) > abs(velocity.vx):
+        sides += BESIDE[LEFT if velocity.vy > 0.0 else RIGHT]
+    for side in ALL_AROUND if turns else sides:
         whys = [why for sight in sights if (why := sight.blind(*side)) is not None]
         if any(whys):
             return f"{BLIND}: {max(whys)}"
         if not whys and side in ALL_AROUND[:2]:
             return f"{BLIND}: no lidar looks ahead; correct the yaw of obstacles.scan_at"
     return ""
+
+
+def sides_seen(sights: Sequence[LidarSight]) -> list[int]:
+    """Which of LEFT and RIGHT a lidar sees, and none that looks there is blind."""
+    return [
+        side
+        for side, sectors in BESIDE.items()
+        if all(
+            any(sight.sees(*sector) for sight in sights)
+            and not any(sight.blind(*sector) for sight in sights)
+            for sector in sectors
+        )
+    ]

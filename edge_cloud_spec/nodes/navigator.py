@@ -39,9 +39,11 @@ from ..nav.events import (
     Announce,
     EStop,
     Event,
+    GoAround,
     Hold,
     Instruction,
     Odometry,
+    Published,
     Report,
     Show,
     Tick,
@@ -369,7 +371,7 @@ class NavigatorNode(ManagedNode):
         self._pulse.publish(Bool(data=False))
         self._repeat = 1
 
-    def _publish(self, effect: Show | Report | Announce) -> None:
+    def _publish(self, effect: Published) -> None:
         match effect:
             case Report(problem):
                 self._reports.add(problem, time.monotonic())
@@ -378,10 +380,12 @@ class NavigatorNode(ManagedNode):
                 message.header.stamp = self.get_clock().now().to_msg()
                 self._status.publish(message)
                 if status.state in ("idle", "stopped"):  # the last action's are removed
-                    gone = Marker(ns="action", action=Marker.DELETEALL)
-                    self._markers.publish(MarkerArray(markers=[gone]))
+                    gone = [_gone(space) for space in ("action", "way")]
+                    self._markers.publish(MarkerArray(markers=gone))
             case Announce():
                 self._announce(effect)
+            case GoAround():
+                self._markers.publish(way_markers(effect, self._base_frame, self.get_clock().now()))
 
     def _announce(self, announce: Announce) -> None:
         goal, now = announce.goal, self.get_clock().now()
@@ -393,6 +397,7 @@ class NavigatorNode(ManagedNode):
             expiry=(now + Duration(seconds=announce.lasts)).to_msg(),
             verified=announce.verified,
             text=str(announce.action),
+            aside=announce.aside,
         )
         message.header.stamp = Time(nanoseconds=announce.stamp).to_msg()
         message.header.frame_id = self._base_frame
@@ -447,11 +452,31 @@ def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
     words = _marker(1, Marker.TEXT_VIEW_FACING, frame, now, Vector3(z=0.12))
     words.pose.position.z = 0.6
     words.text = text
-    return MarkerArray(markers=[arrow, words] if any(tip) else [words])
+    return MarkerArray(markers=[_gone("way"), *([arrow] if any(tip) else []), words])
 
 
-def _marker(number: int, kind: int, frame: str, now: Time, scale: Vector3) -> Marker:
-    marker = Marker(ns="action", id=number, type=kind, action=Marker.ADD, scale=scale)
+def way_markers(way: GoAround, frame: str, now: Time) -> MarkerArray:
+    """The way around that a move takes from ``now`` on, in the base's frame, and the strip that was
+    clear."""
+    widths = Vector3(x=0.04), Vector3(x=way.width)
+    line, strip = (
+        _marker(number, Marker.LINE_STRIP, frame, now, width, "way")
+        for number, width in enumerate(widths)
+    )
+    line.points = strip.points = [Point(x=ahead, y=left, z=0.05) for ahead, left in way.corners]
+    strip.color.a = 0.25
+    return MarkerArray(markers=[line, strip])
+
+
+def _gone(space: str) -> Marker:
+    """Removes the markers of this namespace."""
+    return Marker(ns=space, action=Marker.DELETEALL)
+
+
+def _marker(
+    number: int, kind: int, frame: str, now: Time, scale: Vector3, space: str = "action"
+) -> Marker:
+    marker = Marker(ns=space, id=number, type=kind, action=Marker.ADD, scale=scale)
     marker.header.frame_id, marker.header.stamp = frame, now.to_msg()
     marker.color = ColorRGBA(r=0.1, g=0.8, b=0.3, a=1.0)
     marker.pose.orientation.w = 1.0

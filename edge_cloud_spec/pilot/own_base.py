@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..nav.events import Announce, Event, Report, Scan, Show
+from ..nav.events import Event, Published, Report, Scan, Show
 from ..nav.free_space import FreeSpace
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
@@ -75,7 +75,7 @@ class OwnBase:
         self.receive(Scan("scan", stamp, rays=rays, problem=problem))
         return replace(self._navigator.obstacles.free_space(time.monotonic()), at=stamp)
 
-    def _publish(self, output: Show | Report | Announce) -> None:
+    def _publish(self, output: Published) -> None:
         match output:
             case Show(status):
                 self._on_status(status)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 TRAINED = {
     "tiny": "train or evaluate the embedded pair on simulated views",
     "flats": "fine-tune a pair on conversations in flats",
+    "rooms": "fine-tune the pair's target in furnished rooms, by missions of its own",
     "exits": "train early exits of a target, which stays as it is",
 }
 

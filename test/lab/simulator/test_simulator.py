@@ -30,6 +30,7 @@ from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from edge_cloud_spec_lab.bench.flats import model, walk
 from edge_cloud_spec_lab.sim.camera import decode_jpeg
 from edge_cloud_spec_lab.sim.flat import make_flat
+from edge_cloud_spec_lab.sim.furniture import make_furnished
 from edge_cloud_spec_lab.sim.room import Room, make_room
 from edge_cloud_spec_lab.simulator.simulator import FIRST_SEEDS, NO_TRANSFORMS
 
@@ -156,12 +157,18 @@ def test_in_the_first_flat_the_pair_does_what_the_readme_says_wherever_it_starts
 
 
 @pytest.mark.parametrize(
-    ("world", "seed", "room"), [("room", 11, make_room(11)), ("flat", 3, make_flat(3).room)]
+    ("world", "seed", "room"),
+    [
+        ("room", 11, make_room(11)),
+        ("flat", 3, make_flat(3).room),
+        ("furnished", 5, make_furnished(5, people=1)),
+    ],
 )
 def test_pictures_outcome_and_markers_are_those_of_the_world_of_the_seed(
     driver: Driver, simulator: Start, world: str, seed: int, room: Room
 ) -> None:
-    simulator(f"seed:={seed}", f"world:={world}", "image_size:=96")
+    people = len(room.walkers)
+    simulator(f"seed:={seed}", f"world:={world}", "image_size:=96", f"people:={people}")
     driver.until(
         lambda: len(driver.pictures) > 5 and driver.infos and driver.outcomes and driver.markers
     )

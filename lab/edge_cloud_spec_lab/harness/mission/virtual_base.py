@@ -6,7 +6,16 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from edge_cloud_spec.nav.events import Announce, Event, Odometry, Report, Scan, Show, Tick
+from edge_cloud_spec.nav.events import (
+    Announce,
+    Event,
+    GoAround,
+    Odometry,
+    Published,
+    Scan,
+    Show,
+    Tick,
+)
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.performer import Performer
 from edge_cloud_spec.nav.pose import Pose, Velocity
@@ -24,7 +33,8 @@ class VirtualBase:
     """Runs the base at 20 Hz while others wait, until ``close``.
 
     Each motion restarts the cycle, and times are whole moments, so that a motion from rest is the
-    same whenever it begins. ``moves``: begin and end of each motion, s.
+    same whenever it begins. ``moves``: begin and end of each motion, s; ``ways``: how many ways
+    around something were taken.
     """
 
     def __init__(
@@ -38,7 +48,7 @@ class VirtualBase:
         self.world = world
         self.navigator = Navigator(settings)
         self.moves: list[tuple[float, float]] = []
-        self.contacts = 0
+        self.contacts = self.ways = 0
         self._timeline, self._on_status, self._on_cycle = timeline, on_status, on_cycle
         stand = partial(world.command, 0.0, 0.0, 0.0)
         self._performer = Performer(self._command, stand, self._publish)
@@ -112,7 +122,8 @@ class VirtualBase:
         if not self.world.resting and self._moving_since is None:
             self._moving_since = self._stepped
 
-    def _publish(self, published: Show | Report | Announce) -> None:
+    def _publish(self, published: Published) -> None:
+        self.ways += isinstance(published, GoAround)
         if isinstance(published, Show):
             self._on_status(published.status)
 

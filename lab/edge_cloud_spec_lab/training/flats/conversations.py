@@ -196,7 +196,7 @@ class Taught:
 @dataclass(frozen=True)
 class TuningPlan:
     """How long, where and how fast: minutes, conversations and questions a step, peak learning
-    rate; ``dtype`` of the products of matrices."""
+    rate; ``dtype`` of the products of matrices; ``turns`` of a conversation, at most."""
 
     minutes: float
     conversations: int
@@ -205,6 +205,7 @@ class TuningPlan:
     seed: int = 1
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    turns: int = MAX_PICTURES
 
 
 class Tuner:
@@ -278,7 +279,7 @@ class Tuner:
                 * min(1.0, (self.steps + 1) / TUNING_WARMUP_STEPS)
                 * falling(share * until, 0.3)
             )
-            weight = plan.questions / (MAX_PICTURES * plan.conversations)
+            weight = plan.questions / (plan.turns * plan.conversations)
             descend([self.optimizer], loss + min(1.0, 2 * weight) * asked, rate, 1.0)
             losses.append(torch.stack((loss, right, asked, sees)).detach())
             self.steps += 1

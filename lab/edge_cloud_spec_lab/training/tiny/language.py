@@ -4,9 +4,10 @@ An answer is an action and a reason, in the requested order::
 
     action: turn left small; reason: silver bottle far 3.0 left 14, right of red chair 2.0;
     reason: no silver bottle, silver can near 1.0 ahead 4; action: search;
+    action: turn right medium; reason: red box midway 1.8 ahead 2, alone, first right;
 
-The numbers are metres and degrees. The view determines every word, so that a drafter that sees less
-is corrected often.
+In the last something is in the way, and the robot goes around it. The numbers are metres and
+degrees. The view determines every word, so that a drafter that sees less is corrected often.
 """
 
 from __future__ import annotations
@@ -185,9 +186,16 @@ def reason_of(seen: dict[str, VisibleThing], name: str) -> list[Piece]:
     return pieces
 
 
-def pieces(things: Sequence[VisibleThing], name: str, order: str) -> list[Piece]:
+def first_of(action: str) -> list[Piece]:
+    """What is said of an action that does not lead straight to the thing: what is done first."""
+    way = action.split()[1] if " " in action else action
+    return [Piece(",", 0.5), Piece(" first", 0.1), Piece(f" {way}", 0.7)]
+
+
+def pieces(things: Sequence[VisibleThing], name: str, order: str, action: str = "") -> list[Piece]:
     """The words of the best answer about ``name`` in a view, with their weights.
 
+    ``action``: the best one, where something is in the way; else it follows from the things.
     Raises ValueError when ``name`` is not askable in this view, or the order is unknown.
     """
     if order not in ORDERS:
@@ -195,7 +203,10 @@ def pieces(things: Sequence[VisibleThing], name: str, order: str) -> list[Piece]
     if name not in askable(things):
         raise ValueError(f"{name!r} cannot be asked for in this view")
     seen = visible(things)
-    return assembled(best_action(seen.get(name)), reason_of(seen, name), order)
+    straight, reason = best_action(seen.get(name)), reason_of(seen, name)
+    if action not in ("", straight):
+        reason += first_of(action)
+    return assembled(action or straight, reason, order)
 
 
 def assembled(action: str, reason: Sequence[Piece], order: str) -> list[Piece]:

@@ -1,0 +1,313 @@
+"""An expert for furnished rooms: the action that leads around what is in the way.
+
+It knows the room, and drives only where the navigator lets it. But a model of one frame has one
+picture to decide by, so the expert is the best policy that keeps to this: where neither the thing
+nor something to go around is in the picture, it searches. It follows from the shortest ways through
+all poses of a grid (value iteration: Bellman, 1957), most of which end in view of the thing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from edge_cloud_spec.nav.answer import every_action, parse_action
+from edge_cloud_spec.nav.footprint import ObstacleSettings
+from edge_cloud_spec.nav.pose import Pose, wrap
+from edge_cloud_spec.nav.steps import Goal, Steps, goal_of
+
+from ...sim.camera import CAMERA_FORWARD_M, eye_at
+from ...sim.room import Room
+from ...sim.thing import Thing, VisibleThing
+from ...sim.ways import CELL, Ways
+from ..tiny.language import AHEAD_DEG, STOP_M, best_action
+
+_BODY, _STEPS = ObstacleSettings(), Steps()
+ACTIONS = tuple(str(action) for action in every_action())
+GOALS: dict[str, Goal] = {
+    str(action): goal_of(action, _STEPS) for action in every_action() if action.verb != "stop"
+}
+HEADINGS = 45  # of 8 degrees, of which the turns' sizes are nearly multiples
+_STEP_RAD = 2 * math.pi / HEADINGS
+SLACK_M = 0.02  # metres that it keeps beyond the navigator's margin
+DISCS_M = (-0.19, 0.0, 0.14, 0.27)  # middles of those that cover the body with its margin, ahead
+DISC_M = 0.27  # their radius
+SWEPT_DEG = 8  # between two headings at which a turn is checked
+IN_VIEW_DEG = 27.0  # that the thing may be aside and still be seen
+OUT_OF_VIEW_DEG = 32.0  # from which on it is not expected in the picture, even hidden
+MOST_SWEEPS = 120  # of the value iteration
+# In decisions: a size's cost, moving backward, a metre less than turning needs, a way that is shut.
+SIZE_COST = {"small": 1.0, "medium": 1.1, "large": 1.3, "search": 1.3}
+BACKWARD_COST, TIGHT_COST, UNSEEN_COST, SHUT_COST = 1.0, 4.0, 0.5, 1e3
+NEVER = 60.0  # decisions from where there is no way
+SETTLED = 0.05  # decisions of change
+_WALL_STEP_M = 0.1
+
+
+class RoomExpert:
+    """Decides in one room."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self._plans: dict[str, _Plan] = {}
+
+    def decide(self, pose: Pose, name: str, seen: Mapping[str, VisibleThing]) -> str:
+        """The action towards the thing of this name, of which ``seen`` are in the picture."""
+        plain = best_action(seen.get(name))
+        if plain == "stop":
+            return plain
+        plan = self._plan(name)
+        if name in seen and plan.is_clear(pose, seen[name]):
+            return plain
+        return plan.best(pose, name in seen)
+
+    def obstacles(self, pose: Pose, name: str) -> np.ndarray:
+        """Points [n, 2] of what is in the way to a thing, from a pose: m ahead, and to the left."""
+        return _at(self._plan(name).points, pose)
+
+    def _plan(self, name: str) -> _Plan:
+        if name not in self._plans:
+            self._plans[name] = _Plan(self.room, self.room.thing(name))
+        return self._plans[name]
+
+
+class _Plan:
+    """How many decisions it takes to a thing, from every pose; all the others are in the way."""
+
+    def __init__(self, room: Room, thing: Thing) -> None:
+        self.thing = thing
+        others = [other for other in (*room.things, *room.furniture) if other is not thing]
+        self.points = _points(room, others)
+        self.ways = Ways(room.size, others)
+        self._headings = np.arange(HEADINGS) * _STEP_RAD
+        self.cost = self._iterate(self._moves())
+
+    # The grid of poses [HEADINGS, W, D]
+
+    def _ahead(self, metres: float, aside: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """The cells so far ahead of each pose, ``aside`` (rad) of its heading."""
+        w, d = self.ways.gap.shape
+        angle = self._headings + aside
+        i = np.arange(w)[:, None] + metres * np.cos(angle)[:, None, None] / CELL
+        j = np.arange(d)[None] + metres * np.sin(angle)[:, None, None] / CELL
+        i, j = np.broadcast_arrays(np.rint(i).astype(int), np.rint(j).astype(int))
+        return i, j
+
+    def _gap(self, gap: np.ndarray, metres: float, aside: float = 0.0) -> np.ndarray:
+        """What a map [W, D], or one of each heading, has at the cells ahead; outside of it 0."""
+        i, j = self._ahead(metres, aside)
+        w, d = gap.shape[-2:]
+        inside = (i >= 0) & (i < w) & (j >= 0) & (j < d)
+        here = (np.clip(i, 0, w - 1), np.clip(j, 0, d - 1))
+        found = (
+            gap[here]
+            if gap.ndim == 2
+            else gap[np.arange(HEADINGS)[:, None, None], here[0], here[1]]
+        )
+        return np.where(inside, found, 0)
+
+    def _seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """Degrees that the thing is aside of each pose's picture, and metres to it."""
+        at = self.ways.points[None] + CAMERA_FORWARD_M * np.stack(
+            [np.cos(self._headings), np.sin(self._headings)], -1
+        ).reshape(-1, 1, 1, 2)
+        off = np.array([self.thing.x, self.thing.y]) - at
+        aside = np.arctan2(off[..., 1], off[..., 0]) - self._headings[:, None, None]
+        away = np.hypot(off[..., 0], off[..., 1]) - float(np.mean(self.thing.half))
+        return np.abs(np.degrees((aside + math.pi) % (2 * math.pi) - math.pi)), away
+
+    def _moves(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each action: the pose that each leads to, and its cost."""
+        gap = self.ways.gap
+        unseen = UNSEEN_COST * (self._seen()[0] > IN_VIEW_DEG)
+        covered = [self._gap(gap, metres) for metres in DISCS_M]
+        self.free = np.min(covered, axis=0) >= DISC_M
+        tight = TIGHT_COST * np.clip(_BODY.reach - gap, 0, None)
+        count = np.arange(self.free.size).reshape(self.free.shape)
+        found = []
+        for action, goal in GOALS.items():
+            size = action.split()[-1]
+            cost = SIZE_COST[size] + BACKWARD_COST * ("backward" in action)
+            if goal.angle:
+                turns = round(goal.angle / _STEP_RAD)
+                sign = 1 if turns > 0 else -1
+                able = np.all([np.roll(self.free, -sign * n, 0) for n in range(abs(turns) + 1)], 0)
+                to, costs = np.roll(count, -turns, 0), np.full(self.free.shape, cost)
+            else:
+                sign = 1 if goal.distance > 0 else -1
+                able = self.free.copy()
+                for metres in np.arange(0.1, abs(goal.distance) + _BODY.clearance, 0.1):
+                    able &= self._gap(self.free, float(sign * metres)) > 0
+                i, j = self._ahead(goal.distance)
+                w, d = gap.shape
+                i, j = np.clip(i, 0, w - 1), np.clip(j, 0, d - 1)
+                to = count[np.arange(HEADINGS)[:, None, None], i, j]
+                costs = cost + tight[i, j]
+            costs = costs + unseen.ravel()[to]
+            found.append((to, np.where(able, costs, np.inf)))
+        return found
+
+    def _iterate(self, moves: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        aside, away = self._seen()
+        # a thing that is hidden behind something is not reached
+        line = np.zeros(aside.shape[1:], bool)
+        for i, j in np.argwhere(away.min(0) <= STOP_M + 0.1):
+            place = (float(self.ways.points[i, j, 0]), float(self.ways.points[i, j, 1]))
+            line[i, j] = self.ways.clear(place, _toward(self.thing, place))
+        there = (aside <= AHEAD_DEG + 2) & (away <= STOP_M) & line & self.free
+        cost = np.where(there, 0.0, NEVER).astype(np.float32)
+        free = np.flatnonzero(self.free & ~there)
+        leads = [(to.ravel()[free], costs.ravel()[free].astype(np.float32)) for to, costs in moves]
+        for _ in range(MOST_SWEEPS):
+            expected = _blurred(cost).ravel()
+            better = np.min([costs + expected[to] for to, costs in leads], axis=0)
+            better = np.minimum(better, NEVER)
+            change = np.abs(better - cost.ravel()[free]).max()
+            cost.ravel()[free] = better
+            if change < SETTLED:
+                break
+        return _blurred(cost)
+
+    # At a pose
+
+    def _at(self, pose: Pose) -> float:
+        """Decisions that it takes from a pose: a mean of those of the grid around it."""
+        w, d = self.ways.gap.shape
+        x = (pose.x + w * CELL / 2) / CELL - 0.5
+        y = (pose.y + d * CELL / 2) / CELL - 0.5
+        a = (pose.yaw / _STEP_RAD) % HEADINGS
+        total = 0.0
+        for k, u in _between(a):
+            for i, v in _between(x):
+                for j, t in _between(y):
+                    inside = 0 <= i < w and 0 <= j < d
+                    total += u * v * t * float(self.cost[k % HEADINGS, i, j] if inside else NEVER)
+        return total
+
+    def aside(self, pose: Pose) -> float:
+        """Degrees that the thing is aside of the middle of the picture."""
+        eye = eye_at(pose)
+        return abs(math.degrees(self.thing.bearing(eye.x, eye.y, eye.yaw)))
+
+    def is_clear(self, pose: Pose, seen: VisibleThing) -> bool:
+        """Whether nothing is in the way straight to the thing."""
+        margin = _BODY.margin + SLACK_M
+        around = _at(self.points, pose)
+        if _turn_free(around, margin, seen.bearing) < abs(seen.bearing):
+            return False
+        turned = Pose(pose.x, pose.y, pose.yaw + math.radians(seen.bearing))
+        return _free_ahead(_at(self.points, turned), margin) >= seen.distance - STOP_M + 0.1
+
+    def best(self, pose: Pose, seen: bool) -> str:
+        """The action after which the fewest decisions follow, of those that a picture allows."""
+        around = _at(self.points, pose)
+        best, chosen = math.inf, "search"
+        for action, goal in GOALS.items():
+            if action == "search":
+                continue
+            cost = SIZE_COST[action.split()[-1]] + BACKWARD_COST * ("backward" in action)
+            turn = math.degrees(goal.angle)
+            if turn and _turn_free(around, _BODY.margin, turn) < abs(turn) - 1:
+                cost += SHUT_COST
+            if goal.distance:
+                sign = math.copysign(1.0, goal.distance)
+                free = _free_ahead(around if sign > 0 else -around, _BODY.margin + SLACK_M)
+                cost += SHUT_COST * (abs(goal.distance) > free)
+            end = Pose(
+                pose.x + goal.distance * math.cos(pose.yaw),
+                pose.y + goal.distance * math.sin(pose.yaw),
+                pose.yaw + goal.angle,
+            )
+            if goal.distance:
+                cost += TIGHT_COST * max(0.0, _BODY.reach - self.ways.gap_at(end.x, end.y))
+            cost += self._at(end) + UNSEEN_COST * (self.aside(end) > IN_VIEW_DEG)
+            if cost < best:
+                best, chosen = cost, action
+        if seen or self.aside(pose) <= OUT_OF_VIEW_DEG or chosen.startswith("move"):
+            return chosen
+        turn = math.degrees(GOALS["search"].angle)
+        return "search" if _turn_free(around, _BODY.margin, turn) > abs(turn) - 1 else chosen
+
+
+def _blurred(cost: np.ndarray) -> np.ndarray:
+    """The mean [HEADINGS, W, D] over what a motion's errors may lead to."""
+    wide = np.pad(cost, ((0, 0), (1, 1), (1, 1)), mode="edge")
+    near = 2 * wide[:, 1:-1, 1:-1] + wide[:, 2:, 1:-1] + wide[:, :-2, 1:-1]
+    near = (near + wide[:, 1:-1, 2:] + wide[:, 1:-1, :-2]) / 6
+    return np.asarray((2 * near + np.roll(near, 1, 0) + np.roll(near, -1, 0)) / 4)
+
+
+def _between(value: float) -> tuple[tuple[int, float], tuple[int, float]]:
+    low = math.floor(value)
+    return (low, 1 - (value - low)), (low + 1, value - low)
+
+
+def _toward(thing: Thing, place: tuple[float, float]) -> tuple[float, float]:
+    """The point of the way from ``place`` to a thing at which a robot stands at it."""
+    away = math.dist(place, (thing.x, thing.y))
+    share = min(1.0, (max(thing.half) + 0.3) / max(away, 1e-6))
+    return thing.x + share * (place[0] - thing.x), thing.y + share * (place[1] - thing.y)
+
+
+def _points(room: Room, solid: list[Thing]) -> np.ndarray:
+    """Points [n, 2] on all that is solid, walls first."""
+    w, d = room.size[0] / 2, room.size[1] / 2
+    walls = []
+    for half, other, across in ((w, d, False), (d, w, True)):
+        along = np.arange(-half, half + _WALL_STEP_M, _WALL_STEP_M)
+        for sign in (-1, 1):
+            line = np.stack([along, np.full(len(along), sign * other)], 1)
+            walls.append(line[:, ::-1] if across else line)
+    things = [thing.outline() for thing in solid if any(part.solid for part in thing.parts)]
+    return np.concatenate([*walls, *things])
+
+
+def _at(points: np.ndarray, pose: Pose) -> np.ndarray:
+    """Points [n, 2] as seen from a pose: metres ahead, and to the left."""
+    off = points - (pose.x, pose.y)
+    cos, sin = math.cos(pose.yaw), math.sin(pose.yaw)
+    return np.asarray(off @ np.array([[cos, -sin], [sin, cos]]))
+
+
+def _free_ahead(points: np.ndarray, margin: float) -> float:
+    """Metres that a robot among these points may move straight on; 0 if it touches one."""
+    ahead = points[(np.abs(points[:, 1]) < _BODY.side + margin) & (points[:, 0] > -_BODY.rear)]
+    free = ahead[:, 0].min(initial=math.inf) - _BODY.front - margin - _BODY.clearance
+    return max(0.0, float(free))
+
+
+def _turn_free(points: np.ndarray, margin: float, to: float) -> float:
+    """Degrees that a robot among these points may turn towards ``to`` degrees."""
+    near = points[np.hypot(*points.T) < _BODY.reach + 0.1]
+    free, count = 0.0, max(1, math.ceil(abs(to) / SWEPT_DEG))
+    inside = _BODY.beyond(near) < margin
+    for turn in np.linspace(0, to, count + 1)[1:]:
+        angle = math.radians(turn)
+        cos, sin = math.cos(angle), math.sin(angle)
+        turned = near @ np.array([[cos, -sin], [sin, cos]])
+        if np.any((_BODY.beyond(turned) < margin) & ~inside):
+            break
+        free = abs(float(turn))
+    return free
+
+
+def carried_out(
+    expert: RoomExpert, pose: Pose, name: str, action: str, rng: np.random.Generator
+) -> tuple[Pose, bool]:
+    """Where a robot stands after an action on its way to a thing, with its errors; and whether the
+    navigator let it finish."""
+    meant = parse_action(action)
+    assert meant is not None
+    goal, points = goal_of(meant, _STEPS), expert.obstacles(pose, name)
+    turn = math.degrees(goal.angle)
+    turned = min(abs(turn), _turn_free(points, _BODY.margin, turn)) if turn else 0.0
+    yaw = pose.yaw + math.copysign(math.radians(turned), turn) * float(rng.normal(1, 0.03))
+    yaw += float(rng.normal(0, 0.01))
+    sign = math.copysign(1.0, goal.distance)
+    free = _free_ahead(points if sign > 0 else -points, _BODY.margin)
+    way = sign * min(abs(goal.distance) * float(rng.normal(1, 0.03)), free)
+    x, y = pose.x + way * math.cos(pose.yaw), pose.y + way * math.sin(pose.yaw)
+    there = abs(turn) - turned < 1.0 and abs(goal.distance) - abs(way) < 0.1
+    return Pose(x, y, wrap(yaw)), there

@@ -1,0 +1,142 @@
+"""Training in furnished rooms: an expert that goes around what is in the way, and what it
+teaches."""
+
+from __future__ import annotations
+
+import multiprocessing.dummy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.nav.answer import ORDERS, action_of
+from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec_lab.bench.requests import sample_requests
+from edge_cloud_spec_lab.sim.camera import Camera, eye_at
+from edge_cloud_spec_lab.sim.furniture import make_furnished
+from edge_cloud_spec_lab.sim.reach import thing_in_front
+from edge_cloud_spec_lab.sim.room import Room
+from edge_cloud_spec_lab.sim.scene import Scene
+from edge_cloud_spec_lab.sim.view import visible_things
+from edge_cloud_spec_lab.training.rooms import command, views
+from edge_cloud_spec_lab.training.rooms.expert import RoomExpert, carried_out
+from edge_cloud_spec_lab.training.rooms.views import RoomViews, make_room_views
+from edge_cloud_spec_lab.training.tiny import data
+from edge_cloud_spec_lab.training.tiny.data import QuestionEncoder
+from edge_cloud_spec_lab.training.tiny.evaluation import MAX_ANSWER_TOKENS, greedy_answers
+from edge_cloud_spec_lab.training.tiny.language import best_action, pieces, visible
+from edge_cloud_spec_lab.training.tiny.tokenizer import build_tokenizer
+
+ROOMS = (0, 2, 3, 6, 7, 8)
+
+
+def arrives(room: Room, expert: RoomExpert, *, straight: bool) -> bool:
+    """Whether a robot gets to the target by the expert's actions, or ``straight`` by those that
+    nothing in the way changes."""
+    rng, pose, blocked = np.random.default_rng(room.seed), room.start, 0
+    with Camera(Scene(room), "rays", 32) as camera:
+        for _ in range(40):
+            eye = eye_at(pose)
+            seen = visible(visible_things(room, eye, camera.segment(eye)))
+            action = best_action(seen.get(room.target))
+            action = action if straight else expert.decide(pose, room.target, seen)
+            if action == "stop":
+                return thing_in_front(room, pose) == room.target
+            pose, there = carried_out(expert, pose, room.target, action, rng)
+            blocked = 0 if there else blocked + 1
+            if blocked == 3:
+                return False
+    return False
+
+
+def test_the_expert_arrives_where_straight_on_something_is_in_the_way() -> None:
+    found = {True: 0, False: 0}
+    for room in map(make_furnished, ROOMS):
+        expert = RoomExpert(room)
+        for straight in found:
+            found[straight] += arrives(room, expert, straight=straight)
+    assert found[False] >= len(ROOMS) - 1 > found[True] + 1
+
+
+def test_what_it_does_where_nothing_is_in_the_way_is_what_it_was_taught_before() -> None:
+    room = make_furnished(0)
+    target = room.thing(room.target)
+    expert = RoomExpert(room.__class__(**{**vars(room), "things": (target,), "furniture": ()}))
+    actions = set()
+    with Camera(Scene(expert.room), "rays", 64) as camera:
+        for x in np.linspace(-1.5, target.x - 1.0, 5):
+            for yaw in (-0.4, 0.0, 0.3, 2.0):
+                pose = Pose(float(x), target.y, yaw)
+                eye = eye_at(pose)
+                seen = visible(visible_things(expert.room, eye, camera.segment(eye)))
+                action = expert.decide(pose, target.name, seen)
+                assert action == best_action(seen.get(target.name))
+                actions.add(action)
+    assert len(actions) > 3
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> RoomViews:
+    """What the drafter saw on its way through a room or two."""
+    here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(data, "multiprocessing", here)
+        patched.setattr(views, "MOST_ROOM_FRAMES", 6)
+        folder = tmp_path_factory.mktemp("driven")
+        return make_room_views(folder, 3, 2, 1, EMBEDDED / "drafter")
+
+
+def test_what_a_view_teaches_is_the_action_and_what_is_done_first(driven: RoomViews) -> None:
+    encoder, around = QuestionEncoder(build_tokenizer()), 0
+    assert len(driven) >= 6
+    for index in range(len(driven)):
+        for mirrored in (False, True):
+            name, action = driven.target(index), driven.action(index, mirrored)
+            things = driven.things(index, mirrored)
+            text = "".join(piece.text for piece in pieces(things, name, ORDERS[0], action))
+            assert str(action_of(text)) == action
+            straight = best_action(visible(things).get(name))
+            assert (", first " in text) == (action != straight)
+            around += action != straight
+            assert len(encoder.ids(text)) < MAX_ANSWER_TOKENS
+    assert around, "nothing was in the way"
+
+
+def test_a_tuned_target_loads_and_a_second_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
+    monkeypatch.setattr(data, "multiprocessing", here)
+    monkeypatch.setattr(views, "MOST_ROOM_FRAMES", 3)
+    few = ("--rooms", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "2")
+    steps, minutes = 0, 0.01
+    for _ in range(2):
+        options = ("train", "rooms", "--minutes", str(minutes), "--out", str(tmp_path), *few)
+        assert main([*options, "--threads", "1"]) == 0
+        state = torch.load(tmp_path / "target" / "tuning.pt", weights_only=True)
+        assert state["steps"] > steps
+        steps, minutes = state["steps"], state["spent"] / 60 + 0.01
+    names = {path.name for path in (EMBEDDED / "target").iterdir()}
+    made = {path.name for path in (tmp_path / "target").iterdir()}
+    assert made == names - {"exits"} | {"tuning.pt"}
+    weights = [(at / "target" / command.WEIGHTS).stat().st_size for at in (EMBEDDED, tmp_path)]
+    assert abs(weights[0] - weights[1]) < 1000, "no larger than what it is to replace"
+    model = load(tmp_path / "target", threads=1)
+    (ids,) = greedy_answers(model, [sample_requests(0, 1)[0]], model.spec(8))
+    assert ids
+
+
+@pytest.mark.parametrize(
+    "options", [("--rooms", "0"), ("--minutes", "nan"), ("--pair", "nowhere"), ("--batch", "1")]
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_is_rendered(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "rooms", "--out", str(tmp_path / "new"), *options]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
