@@ -23,6 +23,9 @@ MESSAGE_BYTES = 16 * 2**20
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
 HEALTH_SERVING = b"\x08\x01"
 
+# Of a ping, whose answer takes seconds behind a picture on a slow link. gRPC 1.85 ends a silent
+# connection by this time, a minute if it is not given, whatever its keepalive's timeout is.
+PING_TIMEOUT_MS = 10_000
 # Detects a dead link within seconds, even if nothing is sent.
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     # Otherwise the robots of one process would share a connection.
@@ -31,6 +34,7 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -45,6 +49,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.bdp_probe", 0),  # otherwise a fast client's stream gets a window of 16 MB

@@ -43,7 +43,15 @@ from edge_cloud_spec.edge.client import (
     open_channel,
 )
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.wire.channel import EARLIER_SERVICE, METHOD, SERVICE, retry_after_s
+from edge_cloud_spec.wire.channel import (
+    CLIENT_OPTIONS,
+    EARLIER_SERVICE,
+    METHOD,
+    NO_PROXY,
+    SERVER_OPTIONS,
+    SERVICE,
+    retry_after_s,
+)
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Generate, Verdict
 from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of, toy_worker
@@ -315,6 +323,55 @@ def test_memory_is_given_back_after_streams_that_have_sent_no_whole_message(
         time.sleep(0.1)
         assert len(trims) == 2 and not cloud.service.meter.received_bytes
     silent.set()
+
+
+def hurried(options: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """The same, with pings fifty times as soon, and their answers due as much sooner."""
+    pings = ("keepalive_time_ms", "keepalive_timeout_ms", "ping_timeout_ms")
+    return tuple((name, ms // 50 if name.endswith(pings) else ms) for name, ms in options)
+
+
+SETTINGS, END_HEADERS = b"\0\0\0\4\0\0\0\0\0", 4
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+
+
+def headers(fields: dict[str, str]) -> bytes:
+    """A frame of HTTP/2 that begins a stream."""
+    text = b"".join(
+        b"\0" + b"".join(bytes([len(each)]) + each.encode() for each in field)
+        for field in fields.items()
+    )
+    return len(text).to_bytes(3, "big") + bytes([1, END_HEADERS]) + (1).to_bytes(4, "big") + text
+
+
+def test_a_robot_that_is_gone_without_a_word_holds_its_stream_for_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its kernel is there and takes all; it answers no ping. A minute would be gRPC's own."""
+    monkeypatch.setattr(server, "SERVER_OPTIONS", hurried(SERVER_OPTIONS))
+    call = {":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "a"}
+    with Cloud(toy_worker()) as cloud:
+        streams, port = cloud.service.streams.streams, int(cloud.address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as robot:
+            more = {"te": "trailers", "content-type": "application/grpc"}
+            robot.sendall(PREFACE + headers(call | more))
+            until(lambda: streams)
+            robot.settimeout(20.0)
+            while robot.recv(2**16):  # until the verifier ends the connection
+                pass
+            until(lambda: not streams)
+
+
+def test_a_verifier_that_is_gone_without_a_word_is_missed_within_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        channel = grpc.insecure_channel(address, options=(*hurried(CLIENT_OPTIONS), *NO_PROXY))
+        with channel:
+            call = channel.stream_stream(METHOD)(iter(queue.SimpleQueue().get, None), timeout=20.0)
+            connection, _ = silent.accept()
+            with connection:
+                connection.sendall(SETTINGS)
+                assert call.code() == grpc.StatusCode.UNAVAILABLE, call.details()
 
 
 steps = st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.01, 0.3)), max_size=60)
