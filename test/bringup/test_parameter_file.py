@@ -228,8 +228,9 @@ def test_the_guard_stops_the_base_in_the_way_in_which_the_navigator_commands_it(
 ) -> None:
     path = tmp_path / "own.yaml"
     output = "output: {kind: unitree_sport, stamped: true}, base_frame: trunk, frame_age: 5.0"
-    path.write_text(f"/**/navigator: {{ros__parameters: {{{output}}}}}")
+    path.write_text(f"/**/navigator: {{ros__parameters: {{{output}, e_stop_timeout: 0.4}}}}")
     given = {"output.kind": "unitree_sport", "output.stamped": True, "base_frame": "trunk"}
+    given |= {"e_stop_timeout": 0.4}
     guard = specs_of(GraphSettings(parameters=str(path), namespace="go2"))["stop_guard"]
     assert dict(guard.parameters) == given and guard.role is Role.RESPAWNED
 
