@@ -12,10 +12,10 @@ from math import inf
 from pathlib import Path
 
 from ..dialects import load_dialect
-from ..errors import UserError, refuse
+from ..errors import UserError, check_installed, refuse
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED, OPENAI, VLLM
-from ..models.load_drafter import LoadSettings
+from ..models.load_drafter import LoadSettings, no_garbage_collection
 from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..nav.answer import CLAUSES_FORM, ORDERS, Dialect
 from ..options import add_options, bounded, chosen, described, from_options
@@ -171,6 +171,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def _serve_fleet(settings: ServeSettings) -> int:
     """Serve a router and replicas on Ray, the only use of Ray."""
+    check_installed("ray", "--replicas")  # before torch is imported
     from ..models.load import choose
     from .fleet.ray_fleet import serve_fleet
     from .fleet.registry import ScalingLimits
@@ -195,13 +196,17 @@ def make_worker(settings: ServeSettings) -> Worker:
         return _make_remote(settings)
     if settings.on_vllm:
         return _make_vllm(settings)
-    from ..models.exits import Exits  # imports torch; late, so that a wrong option costs no time
-    from ..models.load import load
-    from ..models.load_check import first_request
+    from ..models.checkpoint import checkpoint_directory
 
+    checkpoint_directory(models.target)  # a wrong option costs no time: before torch is imported
     options = models.load_options
     own, check = models.generation_config, not models.no_check
-    target = load(models.target, **options, generation_config=own, check=check)
+    with no_garbage_collection():
+        from ..models.exits import Exits
+        from ..models.load import load
+        from ..models.load_check import first_request
+
+        target = load(models.target, **options, generation_config=own, check=check)
     drafter = None
     if models.drafter:
         drafter = load(models.drafter, **options, generation_config="none", check=False)

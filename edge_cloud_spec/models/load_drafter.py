@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +65,19 @@ class DraftModelSettings(LoadSettings, PictureLimits):
         return self.path or str(EMBEDDED / "drafter")
 
 
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """For imports of torch and transformers: half a million objects, and no garbage among them; to
+    look for it again and again is a seventh of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def load_drafter(settings: DraftModelSettings) -> Drafter:
     """Load this drafter with the library that its path asks for; raises UserError.
 
@@ -87,8 +103,9 @@ def load_drafter(settings: DraftModelSettings) -> Drafter:
     else:
         what = f"a drafter that is no GGUF file, no openai:URL and not bytes ({path})"
         check_installed("torch", what)
-        from .load import load
+        with no_garbage_collection():
+            from .load import load
 
-        model = load(path, **settings.load_options, generation_config="none", check=False)
+            model = load(path, **settings.load_options, generation_config="none", check=False)
     model.limit_picture(limits)
     return model

@@ -6,6 +6,7 @@ import functools
 import io
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
@@ -35,6 +36,7 @@ FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # that read pictures
 TEXT_FAMILIES = ("llama", "qwen2", "qwen3")
 ALL_FAMILIES = FAMILIES + TEXT_FAMILIES
 _ROOT = tempfile.TemporaryDirectory(prefix="models_")
+_FORWARDS: deque[tuple[Any, list[int], np.ndarray]] = deque(maxlen=64)  # the last of `full_logits`
 
 
 @functools.cache
@@ -96,8 +98,12 @@ def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -
 def full_logits(
     family: str, prompt: Prompt, tokens: list[int], hidden: Sequence[int] = ()
 ) -> np.ndarray:
-    """float32 [1 + len(tokens), V] of one plain forward over the prompt and `tokens`, in which no
-    row sees the `hidden` ones."""
+    """float32 [1 + len(tokens), V] of one plain forward over the prompt and `tokens` or more, in
+    which no row sees the `hidden` ones."""
+    asked = family, prompt.digest, [*hidden]
+    for those, longer, rows in _FORWARDS:
+        if those == asked and longer[: len(tokens)] == tokens:
+            return rows[: 1 + len(tokens)]
     model = reference(family)
     ids = torch.tensor([*prompt.input_ids.tolist(), *tokens])[None]
     inputs: dict[str, Any] = {}
@@ -114,7 +120,9 @@ def full_logits(
     mask[0, list(hidden)] = 0
     with torch.inference_mode():
         out = model(input_ids=ids, attention_mask=mask, **inputs)
-    return out.logits[0, len(prompt.input_ids) - 1 :].numpy()
+    rows = out.logits[0, len(prompt.input_ids) - 1 :].numpy()
+    _FORWARDS.appendleft((asked, [*tokens], rows))
+    return rows
 
 
 def difference(

@@ -189,8 +189,9 @@ class Trial:
         self.farthest = max(self.farthest, math.hypot(self.base.x, self.base.y))
         self.astray = max(self.astray, math.dist(self.marked, (self.base.x, self.base.y)))
         self.fastest = max(self.fastest, abs(self.base.rates[0]))
-        self.pending += [event for at, event in self.given if at <= self.now]
-        self.given = [one for one in self.given if one[0] > self.now]
+        if self.given:
+            self.pending += [event for at, event in self.given if at <= self.now]
+            self.given = [one for one in self.given if one[0] > self.now]
         if self.steps % ODOMETRY == 0:
             self._tell()
         if self.camera and self.steps % PICTURE == 0:

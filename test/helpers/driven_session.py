@@ -54,8 +54,8 @@ class DrivenSession:
         first, rows = len(self.nodes), self.session.grow(tokens, parents)
         assert len(rows) == len(tokens)
         self.nodes += zip(tokens, parents, strict=True)
-        for node, row in enumerate(rows, first):
-            self.check_at(node, row)
+        for node, row in reversed([*enumerate(rows, first)]):  # what is known of one is of those
+            self.check_at(node, row)  # before it
 
     def commit(self) -> None:
         path = self.path(self.node(len(self.nodes)))

@@ -137,6 +137,7 @@ def test_the_command_prints_that_sentence_and_none_of_grpcs_lines(
     (tmp_path / "token").write_text("secret")
     given = ["--authority", Authority(tmp_path).path, "--token-file", str(tmp_path / "token")]
     picture = str(Path(__file__).parents[2] / "examples/blue_box.jpg")
+    given += ["--drafter", "bytes"]  # its model would be loaded before anybody is asked
     command = ["decode", picture, "find the blue box", "--cloud", guarded.address, *given]
     argv = [sys.executable, "-m", "edge_cloud_spec.cli", *command]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ...errors import UserError, check_installed
+from ...errors import UserError
 from ...wire.channel import NO_PROXY, is_loopback
 from ..serving.metrics import MetricsServer, counter, gauge
 from ..serving.server import ServerSettings
@@ -210,7 +210,6 @@ def _started_ray() -> Any:
         os.environ.setdefault(LOOPBACK, "0")
         if not os.environ.get("RAY_AUTH_TOKEN_PATH"):  # otherwise Ray writes a world-readable token
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    check_installed("ray", "--replicas")
     import ray
 
     if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST_RAY:

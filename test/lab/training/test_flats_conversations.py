@@ -17,6 +17,7 @@ from edge_cloud_spec.models import EMBEDDED, FLATS
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.answer import action_of
 from edge_cloud_spec_lab.bench.requests import sample_requests
+from edge_cloud_spec_lab.training import rendered
 from edge_cloud_spec_lab.training.flats import episodes
 from edge_cloud_spec_lab.training.flats.command import FLATS_DRAFTER_SHARE
 from edge_cloud_spec_lab.training.flats.conversations import (
@@ -33,7 +34,6 @@ from edge_cloud_spec_lab.training.flats.episodes import (
     read_episodes,
     write_episodes,
 )
-from edge_cloud_spec_lab.training.tiny import data
 from edge_cloud_spec_lab.training.tiny.architecture import (
     DRAFTER,
     IMAGE_PX,
@@ -99,7 +99,7 @@ def test_a_tuned_pair_loads_and_a_second_run_goes_on(
 ) -> None:
     # This process renders: others would import torch first.
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
-    monkeypatch.setattr(data, "multiprocessing", here)
+    monkeypatch.setattr(rendered, "multiprocessing", here)
     few = ("--episodes", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "1")
     few += ("--threads", "1", "--seed", "2")  # whose missions are short
     steps, minutes = dict.fromkeys(TINY_SHAPES, 0), 0.001

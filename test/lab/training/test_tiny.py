@@ -186,7 +186,8 @@ def test_both_stages_train_as_long_as_the_plan_says(capsys):
     trainer = PairTrainer(TINY_SHAPES["drafter"], views(6), plan)
     before = trainer.model.lm_head.weight.detach().clone()
     model = trainer.run()
-    assert capsys.readouterr().out.splitlines() == ["sight: 0%", "joint: 0%"]
+    said = capsys.readouterr().out.splitlines()  # more, where a step takes long
+    assert [line for line in said if ", " not in line] == ["sight: 0%", "joint: 0%"]
     assert torch.isfinite(model.lm_head.weight).all()
     assert not torch.equal(before, model.lm_head.weight)
 

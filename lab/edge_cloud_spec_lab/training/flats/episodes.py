@@ -32,7 +32,7 @@ from ...sim.room import make_room
 from ...sim.scene import Scene
 from ...sim.view import VIEW_PX, expose, halved, open_gl
 from ...tokens import ANSWER_TOKENS
-from ..tiny.data import make_files
+from ..rendered import make_files
 from ..tiny.evaluation import greedy_answers
 from ..tiny.language import Piece, assembled
 from .expert import ExpertDecision, decide, first_memory, heard

@@ -6,9 +6,7 @@ the picture is mirrored, with its ground truth.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from edge_cloud_spec.nav.answer import ORDERS
 from ...sim.kinds import THING_KINDS
 from ...sim.room import PHRASINGS
 from ...sim.thing import VisibleThing
+from ..rendered import make_files
 from .architecture import VISUAL
 from .language import VISIBLE_PIXELS, absent, askable, deceptive, pieces, visible
 from .packed import block_order
@@ -60,45 +59,6 @@ class Views:
             )
             for k in np.flatnonzero(self.pixels[index])
         )
-
-
-Write = Callable[[Path, int, int, str], object]
-"""Renders into a file, by a seed, so many examples, with a renderer."""
-
-
-def _write(job: tuple[Write, Path, int, int, str]) -> Path:
-    write, path, seed, count, renderer = job
-    part = path.with_suffix(".part.npz")
-    write(part, seed, count, renderer)
-    part.replace(path)
-    return path
-
-
-def make_files(
-    write: Write,
-    folder: Path,
-    kind: str,
-    seed: int,
-    count: int,
-    per_file: int,
-    renderer: str,
-    processes: int,
-) -> list[Path]:
-    """Files of ``count`` examples of a kind, rendered into ``folder`` unless they are there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs = []
-    for start in range(0, count, per_file):
-        number, size = seed * 1000 + start // per_file, min(per_file, count - start)
-        path = folder / f"{kind}_{renderer}_{number}_{size}.npz"
-        jobs.append((write, path, number, size, renderer))
-    todo = [job for job in jobs if not job[1].exists()]
-    if todo:
-        os.environ.setdefault("LP_NUM_THREADS", "1")  # else Mesa takes every core in each process
-        print(f"{kind}: 0 of {len(todo)} files", flush=True)
-        with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            for done, path in enumerate(pool.imap_unordered(_write, todo), 1):
-                print(f"{kind}: {done} of {len(todo)} files, {path.name}", flush=True)
-    return [job[1] for job in jobs]
 
 
 def make_views(folder: Path, seed: int, count: int, renderer: str, processes: int) -> Views:
