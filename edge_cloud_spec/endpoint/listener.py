@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -17,15 +18,16 @@ from ..wire.secret_files import Reloaded, read_pair
 from .server import Endpoint
 
 REQUEST_S = 30.0  # within which a connection begins a request
+READ_S = 30.0  # within which a client reads what fills its connection
 MOST_CONNECTIONS = 256
 GRACE_S = 2  # for answers under way, when it ends
 
 
 class Connection(H11Protocol):
-    """A connection, which is closed where no request comes; uvicorn's own waits without end for the
-    rest of one that was begun."""
+    """A connection that is closed where the client sends no request, or does not read its answer;
+    uvicorn's own waits for both without end."""
 
-    _silence: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None
     _before: object = None  # the request before the one that is awaited
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -38,21 +40,35 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._await_request()
 
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._expect(self.transport.abort, READ_S)
+
+    def resume_writing(self) -> None:
+        """It has read; another request may be awaited by now."""
+        super().resume_writing()
+        self._expect(self._close_silent, REQUEST_S)
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Await no more."""
+        """Expect nothing more."""
         super().connection_lost(exc)
-        if self._silence is not None:
-            self._silence.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _await_request(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
         self._before = self.cycle
-        self._silence = self.loop.call_later(REQUEST_S, self._close_silent)
+        self._expect(self._close_silent, REQUEST_S)
 
     def _close_silent(self) -> None:
         if self.cycle is self._before:
-            self.transport.close()
+            self.transport.abort()
+
+    def _expect(self, otherwise: Callable[[], None], seconds: float) -> None:
+        """Do this unless something else is expected before."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, otherwise)
 
 
 def listen(address: str) -> socket.socket:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -33,8 +34,9 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import Outcome
-from edge_cloud_spec.endpoint import server
+from edge_cloud_spec.endpoint import listener, server
 from edge_cloud_spec.endpoint.chat import read_chat
+from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Words
 from edge_cloud_spec.endpoint.server import CHAT, MODELS, MOST_BODY_BYTES
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Message, Picture, Request
@@ -401,22 +403,25 @@ def test_mutated_requests_are_answered_or_refused_and_harm_nobody(
 
 
 @pytest.fixture(scope="module")
-def idle(link: Proxy) -> Iterator[RunningEndpoint]:
-    """An endpoint of which nothing is decoded."""
-    with (
-        Decoder(link.address, "bytes", preset="cloud_ar") as decoder,
-        RunningEndpoint(decoder, keys=("secret", "older")) as endpoint,
-    ):
+def idle() -> Iterator[Decoder]:
+    """A decoder of which nothing is decoded."""
+    with Decoder("127.0.0.1:1", "bytes", preset="cloud_ar") as decoder:
+        yield decoder
+
+
+@pytest.fixture(scope="module")
+def keyed(idle: Decoder) -> Iterator[RunningEndpoint]:
+    with RunningEndpoint(idle, keys=("secret", "older")) as endpoint:
         yield endpoint
 
 
-def test_a_key_is_asked_for_where_there_are_keys(idle: RunningEndpoint) -> None:
+def test_a_key_is_asked_for_where_there_are_keys(keyed: RunningEndpoint) -> None:
     for shown_key in ("", "Bearer", "Bearer wrong", "secret"):
-        status, _, answer = idle.post(b"", MODELS, method="GET", authorization=shown_key)
+        status, _, answer = keyed.post(b"", MODELS, method="GET", authorization=shown_key)
         assert status == 401 and answer["error"]["code"] == "invalid_api_key"
         assert "secret" not in json.dumps(answer)
     for key in ("secret", "older"):
-        assert idle.post(b"", MODELS, method="GET", authorization=f"Bearer {key}")[0] == 200
+        assert keyed.post(b"", MODELS, method="GET", authorization=f"Bearer {key}")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -437,14 +442,14 @@ def test_a_web_page_in_a_browser_of_this_machine_may_not_ask(
     assert not slow.ends
 
 
-def test_a_body_that_is_too_large_is_refused_while_it_arrives(idle: RunningEndpoint) -> None:
+def test_a_body_that_is_too_large_is_refused_while_it_arrives(keyed: RunningEndpoint) -> None:
     key = {"authorization": "Bearer secret"}
-    status, _, answer = idle.post(b" " * (MOST_BODY_BYTES + 1), **key)
+    status, _, answer = keyed.post(b" " * (MOST_BODY_BYTES + 1), **key)
     assert status == 413 and str(MOST_BODY_BYTES) in answer["error"]["message"]
-    assert idle.post(b"{}", **key)[0] == 400
+    assert keyed.post(b"{}", **key)[0] == 400
 
 
-def test_over_tls_a_key_goes_and_certificates_are_read_again(link: Proxy, tmp_path: Path) -> None:
+def test_over_tls_a_key_goes_and_certificates_are_read_again(idle: Decoder, tmp_path: Path) -> None:
     authorities = [Authority(tmp_path, name) for name in ("first", "second")]
     pairs = [each.certificate(f"{at}") for at, each in enumerate(authorities)]
     files = tmp_path / "in_use.pem", tmp_path / "in_use.key"
@@ -461,10 +466,7 @@ def test_over_tls_a_key_goes_and_certificates_are_read_again(link: Proxy, tmp_pa
 
     use(pairs[0])
     tls = (str(files[0]), str(files[1]))
-    with (
-        Decoder(link.address, "bytes", preset="cloud_ar") as decoder,
-        RunningEndpoint(decoder, keys=("secret",), tls=tls) as endpoint,
-    ):
+    with RunningEndpoint(idle, keys=("secret",), tls=tls) as endpoint:
         assert status(authorities[0]) == 200
         use(pairs[1])
         for _ in range(2):  # the first handshake after it finds the new files
@@ -473,6 +475,53 @@ def test_over_tls_a_key_goes_and_certificates_are_read_again(link: Proxy, tmp_pa
             except ssl.SSLError:
                 continue
         assert found == 200
+
+
+class Long(Decodes):
+    """Its answers fill every buffer between here and a client."""
+
+    begun = False
+
+    async def stream(self, chat: Any) -> AsyncGenerator[Words | Finished, None]:
+        self.begun = True
+        for _ in range(64):
+            yield Words("x" * 2**18)
+        yield Finished("stop", {})
+
+
+def post_of(body: bytes, length: int) -> bytes:
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {length}\r\n\r\n".encode() + body
+
+
+READ_NOT = {stream: json.dumps(asked("x", stream=stream)).encode() for stream in (False, True)}
+STAYS = {
+    "sends nothing": b"",
+    "sends half a head": b"POST /v1/chat",
+    "sends one request": f"GET {MODELS} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode(),
+    "sends half a body": post_of(b"{", 9),
+    "reads no answer": post_of(READ_NOT[False], len(READ_NOT[False])),
+    "reads no stream": post_of(READ_NOT[True], len(READ_NOT[True])),
+}
+
+
+@pytest.mark.parametrize("how", STAYS)
+def test_a_client_that_stays_and_does_nothing_is_hung_up_on(
+    idle: Decoder, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((listener, "REQUEST_S"), (listener, "READ_S"), (server, "BODY_S")):
+        monkeypatch.setattr(module, name, 0.2)
+    hung_up = select.poll()
+    with (
+        RunningEndpoint(idle, decodes=Long) as endpoint,
+        socket.create_connection(("127.0.0.1", endpoint.port)) as client,
+    ):
+        hung_up.register(client, select.POLLRDHUP)
+        client.sendall(STAYS[how])
+        open_here, decodes = endpoint.server.server_state.connections, endpoint.decodes
+        # What fills its buffers keeps the end of the connection from a client that reads nothing.
+        until(lambda: hung_up.poll(0) or (getattr(decodes, "begun", False) and not open_here))
+        assert endpoint.post(b"", MODELS, method="GET")[0] == 200
 
 
 # The command
