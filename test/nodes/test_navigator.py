@@ -21,6 +21,7 @@ from nav_msgs.msg import Odometry
 from rcl_interfaces.srv import DescribeParameters, GetParameters
 from rclpy.duration import Duration
 from rclpy.publisher import Publisher
+from rclpy.time import Time
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec import instruction
@@ -35,7 +36,7 @@ from edge_cloud_spec.msg import (
     VerifiedTokens,
 )
 from edge_cloud_spec.nav.answer import SEARCH_ACTION, Action, every_action
-from edge_cloud_spec.nav.events import Effect, Event, Instruction
+from edge_cloud_spec.nav.events import Effect, Event, GoAround, Instruction
 from edge_cloud_spec.nav.motion import Velocity
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.status import (
@@ -45,9 +46,10 @@ from edge_cloud_spec.nav.status import (
     NavCode,
     NavigatorStatus,
 )
+from edge_cloud_spec.nav.steps import Goal
 from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.nav_messages import to_status
-from edge_cloud_spec.nodes.navigator import NavigatorNode
+from edge_cloud_spec.nodes.navigator import NavigatorNode, action_markers, way_markers
 from edge_cloud_spec.nodes.runtime.qos import EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
 
 
@@ -413,3 +415,18 @@ def test_stamped_twists_carry_time_and_frame(bench: Bench) -> None:
     output.command(Velocity(vx=0.5))
     assert sent[0].twist.linear.x == 0.5 and sent[0].header.frame_id == "base_link"
     assert sent[0].header.stamp.sec > 0
+
+
+def test_markers_show_a_way_around_until_the_next_action_and_the_strip_as_wide_as_it_is() -> None:
+    corners, now = ((0.0, 0.0), (0.25, 0.3), (0.9, 0.3)), Time(nanoseconds=10**9)
+    line, strip = way_markers(GoAround(corners, 0.47), "base_link", now).markers
+    for shown in (line, strip):
+        assert [(point.x, point.y) for point in shown.points] == [*corners]
+        assert (shown.ns, shown.type, shown.header.frame_id) == (
+            "way",
+            shown.LINE_STRIP,
+            "base_link",
+        )
+    assert strip.scale.x == 0.47 > line.scale.x and 0.0 < strip.color.a < line.color.a
+    gone = action_markers("move forward large", Goal(0.9), "base_link", now).markers[0]
+    assert (gone.ns, gone.action) == ("way", gone.DELETEALL)

@@ -83,6 +83,14 @@ def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> Non
     assert conversation["up_bytes"] < 1.02 * one["up_bytes"]
 
 
+def test_a_move_that_goes_around_arrives_where_one_on_its_line_is_blocked(tmp_path: Path) -> None:
+    options = "--scenes", "2", "--players", "straight", "--processes", "1"
+    on_its_line, around = rows("rooms", tmp_path, *options, seed=3)
+    assert (on_its_line["arrived"], on_its_line["blocked"], on_its_line["ways"]) == (0.0, 1.0, 0.0)
+    assert around["arrived"] > 0.0 and around["ways"] > 0.0
+    assert on_its_line["contacts"] == around["contacts"] == 0 and around["clearance_m"] > 0.05
+
+
 def test_presets_drive_through_flats_as_their_target_does(tmp_path: Path) -> None:
     players = ("oracle", "target", "auto")
     options = ("--scenes", "1", "--players", *players, "--frames", "3", "--processes", "1")

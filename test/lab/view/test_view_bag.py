@@ -250,6 +250,18 @@ def test_a_bag_whose_status_is_a_text_is_refused_in_a_sentence(
     assert f"std_msgs/msg/String on /{topic}" in said and said.count("\n") == 1
 
 
+def test_a_way_around_something_and_its_strip_are_shown_until_the_robot_is_idle() -> None:
+    color, width = SimpleNamespace(r=0.1, g=0.8, b=0.3, a=0.25), SimpleNamespace(x=0.47)
+    at, points = SimpleNamespace(x=0, y=0, z=0), [SimpleNamespace(x=x, y=x) for x in (0.0, 0.3)]
+    pose = SimpleNamespace(position=at)
+    way = SimpleNamespace(ns="way", id=1, points=points, scale=width, color=color, pose=pose)
+    entities = Entities()
+    shown = [*entities.on_message("markers", SimpleNamespace(markers=[way]), 1.0)]
+    assert [each.path for each in shown if each.path.startswith("map/way")] == ["map/way/1"] * 2
+    idle = SimpleNamespace(state=1, request_id="r", stops=4, code=1, detail="", action=None)
+    assert "map/way" in {each.path for each in entities.on_message("nav_status", idle, 2.0)}
+
+
 def test_foreign_topics_that_are_named_as_ours_are_left_out(tmp_path: Path) -> None:
     kinds = {
         "/odom": KINDS["odom"],
