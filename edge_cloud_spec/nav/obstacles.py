@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from .footprint import SOURCES, Points
 from .free_space import NOTHING_SEEN, FreeSpace, free_space
 from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
 from .odometer import Odometer
+from .people import approach, reach_of, seen_free
 from .pose import STILL, Pose, Velocity, apart
 from .settings import NavigatorSettings
 from .sight import LidarSight, Rays, blindness, sides_seen
@@ -31,6 +33,11 @@ REPEATED_SCAN_MOTION = (0.3, math.radians(20))
 FLOOR_USUAL = 20  # scans in a row that show the floor, after which it is missed
 EDGES_TOLD_S = 5.0  # s after the first scan, in which the floor may show
 NOWHERE = np.full(DIRECTIONS, np.inf)
+PEOPLE_SCANS_S = (0.15, 0.35)  # s between two scans that are compared
+EARLIER_KEPT = 16  # scans, at 40 a second
+PEOPLE_KEPT_S = 0.3  # s for which who moved counts
+BESIDE_PEOPLE_SHARE = 0.5  # of the speed, beside who moves
+SOMEBODY_COMES = "somebody comes near"
 FLOOR_ENDS = "the floor ends at"
 NO_EDGES = "no lidar has shown the floor ahead: the robot does not see edges, such as stairs down"
 WAY_NOT_SEEN = "what is in the way is not seen"
@@ -75,6 +82,8 @@ class Obstacles:
         self._behind: dict[str, int] = {}  # each source's last stamp that went back
         self._floor_shown = np.zeros(DIRECTIONS)  # scans in a row that showed it in each direction
         self._looks_since, self._told_of_edges = math.inf, False
+        self._earlier: deque[_Seen] = deque(maxlen=EARLIER_KEPT)  # scans, for what moves
+        self._moves_beside = self._comes = -math.inf  # until when somebody does
         self._clocks = {source: SourceClock(f"the {source}'s") for source in SOURCES}
 
     def receive(self, scan: Scan, now: float) -> str:
@@ -93,8 +102,32 @@ class Obstacles:
                 problem = f"{source} repeats itself though the base moves; restart its driver"
             else:
                 self._seen[source] = seen
+                self._watch(seen, now)
         self._problems[source] = problem
         return self._news_of_edges(now) if problem == before else problem
+
+    def _watch(self, seen: _Seen, now: float) -> None:
+        """Look for who moves by itself, as against the scan of a moment ago; only scans tell where
+        nothing was."""
+        if seen.sight.source != "scan":
+            return
+        self._earlier.append(seen)
+        for last in self._earlier:
+            if PEOPLE_SCANS_S[0] <= seen.taken - last.taken <= PEOPLE_SCANS_S[1]:
+                break
+        else:
+            return
+        then, here = (self._odometer.track.at(each.at) for each in (last, seen))
+        if then is None or here is None:
+            return
+        there, before = self._seen_from(seen, then, now), self._seen_from(last, here, now)
+        if there is None or before is None:
+            return
+        mount, turned = seen.sight.mount, apart(then, here)[1]
+        came = seen.points[seen_free(there, reach_of(last.rays), mount, turned)]
+        moves, comes = approach(came, before, self.settings.obstacles)
+        self._moves_beside = now + PEOPLE_KEPT_S if moves else self._moves_beside
+        self._comes = now + PEOPLE_KEPT_S if comes else self._comes
 
     @property
     def sees_edges(self) -> bool:
@@ -220,7 +253,10 @@ class Obstacles:
         )
         if self.why:
             return STILL
-        share = 1.0
+        if now < self._comes:
+            self.why = SOMEBODY_COMES
+            return STILL
+        share = BESIDE_PEOPLE_SHARE if now < self._moves_beside else 1.0
         for source in footprint.promised:
             seen = self._seen[source]
             points, margin = self._here(seen, now)
@@ -236,7 +272,7 @@ class Obstacles:
                 share, self.why = allowed, self._sentence(points[first], first >= seen.things)
         slower = Velocity(wanted.vx * share, wanted.vy * share, wanted.wz * share)
         moves = slower.speed >= limits.move.slowest or abs(slower.wz) >= limits.turn.slowest
-        return wanted if share == 1.0 else slower if share > 0.0 and moves else STILL
+        return wanted if share >= 1.0 else slower if share > 0.0 and moves else STILL
 
     def free_space(self, now: float) -> FreeSpace:
         """How far the base may go, by the newest scans; nothing is seen without a lidar."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.free_space import NOTHING_SEEN
 from edge_cloud_spec.nav.limits import Axis, Limits
 from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY
-from edge_cloud_spec.nav.obstacles import WAY_NOT_SEEN
+from edge_cloud_spec.nav.obstacles import BESIDE_PEOPLE_SHARE, SOMEBODY_COMES, WAY_NOT_SEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.sight import rays_of_scan
@@ -393,3 +395,78 @@ def test_a_blocked_motion_says_which_ways_are_clear_for_programs_and_for_people(
     assert boxed.drill.navigator.status.clear == () and "clear" not in boxed.drill.status
     ahead.act("turn left small")
     assert ahead.drill.navigator.status.clear == (), "only where it was blocked"
+
+
+class Street(Room):
+    """Among whose things somebody walks: a body of points 30 cm wide, ``at`` a time (s)."""
+
+    def __init__(
+        self, at: Callable[[float], tuple[float, float]], *things: tuple[float, float]
+    ) -> None:
+        self._at, self.whys = at, set[str]()
+        super().__init__(*things)
+
+    def seen(self) -> np.ndarray:
+        x, y = self._at(self.drill.now - 50.0)
+        body = [(x + 0.15 * math.cos(a), y + 0.15 * math.sin(a)) for a in np.arange(0.0, 6.2, 0.3)]
+        return np.array([seen_from(self.base.pose, at) for at in [*body, *self.things]])
+
+    def on(self, *args: object) -> list[Effect]:
+        effects = super().on(*args)
+        self.whys.add(self.drill.navigator.obstacles.why)
+        return effects
+
+
+def test_it_is_slower_beside_who_walks_and_not_beside_who_stands() -> None:
+    for at, slow in (
+        (lambda t: (0.9, 0.7), False),
+        (lambda t: (0.6 * t - 0.6, 0.8), True),
+        (lambda t: (0.6 * t - 0.6, 2.5), False),  # nobody who is far away slows it
+    ):
+        fastest = max(velocity.vx for velocity in Street(at).act("move forward large", 2.0))
+        most = BESIDE_PEOPLE_SHARE * 0.6 + 0.01
+        assert 0.1 < fastest <= most if slow else fastest > 0.55
+
+
+@pytest.mark.parametrize(
+    ("begin", "way"),
+    [((2.4, 0.1), (-0.8, 0.0)), ((0.5, 2.2), (0.0, -0.8)), ((-2.3, 0.0), (0.8, 0))],
+)
+def test_it_stands_while_somebody_comes_near_and_goes_on_when_they_have_stopped(
+    begin: tuple[float, float], way: tuple[float, float]
+) -> None:
+    """From ahead, from the left and from behind, until .5 m from it."""
+
+    def at(t: float) -> tuple[float, float]:
+        return begin[0] + way[0] * min(t, 1.9), begin[1] + way[1] * min(t, 1.9)
+
+    street = Street(at)
+    street.run(1.0)
+    street.act("turn left large", 1.5)
+    assert SOMEBODY_COMES in street.whys
+    street.run(1.0)
+    street.whys.clear()
+    street.act("turn left small")
+    assert "done" in street.drill.status and SOMEBODY_COMES not in street.whys
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_furniture_slows_nobody_who_drives_past_it(seed: int) -> None:
+    """Legs, sides and corners that come into view, noise of 1 cm, and odometry that is off."""
+    random, things = Random(seed), []
+    for _ in range(12):
+        x, y = random.uniform(-1.0, 5.0), random.choice((-1, 1)) * random.uniform(0.4, 1.5)
+        wide = random.choice((0.02, 0.2, 0.5))
+        things += [(x + wide * u, y) for u in np.linspace(-1.0, 1.0, 2 + int(20 * wide))]
+    room = Room(*things)
+    plain = room.scan
+
+    def noisy(late: float = 0.0, **changes: object) -> Scan:
+        off = np.array([random.gauss(0.0, 0.01), random.gauss(0.0, 0.01)])
+        return plain(late, rays=scan_of(room.seen() + off, settings=SEES), **changes)
+
+    room.scan = noisy  # type: ignore[method-assign]
+    for _ in range(3):
+        room.act("move forward large", 2.5)
+    slowed = room.drill.navigator.obstacles
+    assert slowed._comes == slowed._moves_beside == -math.inf and room.base.pose.x > 1.0
