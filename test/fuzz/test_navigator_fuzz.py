@@ -32,7 +32,7 @@ from edge_cloud_spec.nav.steps import Goal
 def test_a_sample_of_random_events_breaks_no_promise() -> None:
     counts = run(20_000, seed=4)
     assert counts["steps"] > 60 and counts["commands"] > 800
-    assert counts["unverified steps"] > 5 and counts["stops"] > 80
+    assert counts["unverified steps"] > 5 and counts["stops"] > 40
     assert counts["steps that took over"] > 10
     assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
     assert counts["commands where it is blind elsewhere"] > 20 and counts["falls"] > 0

@@ -12,10 +12,12 @@ from helpers.drill import reports
 from helpers.faulty_base import BAD, GOOD, FaultyBase, Kind, drive
 from helpers.rover import BOX, Rover
 
+from edge_cloud_spec.nav.budget import CommandedMotion
 from edge_cloud_spec.nav.events import EStop, Hold, Instruction, Odometry
 from edge_cloud_spec.nav.limits import Limits
-from edge_cloud_spec.nav.plausibility import AGAINST_BOUNDS
-from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.odometer import Odometer
+from edge_cloud_spec.nav.plausibility import AGAINST_BOUNDS, Plausibility
+from edge_cloud_spec.nav.pose import Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import NavCode
 
@@ -156,6 +158,22 @@ def test_a_jump_of_odometry_neither_holds_a_good_base_nor_hides_a_bad_one() -> N
             rover.run(0.05)
         assert bool(rover.navigator.stop_latch.why) == held
         assert not held or rover.made(begun, rover.now)[0] < 1.0
+
+
+@pytest.mark.parametrize(("jump", "held"), [(-0.9, False), (-0.36, True)])
+def test_a_jump_between_two_seldom_messages_is_not_against_the_commands(
+    jump: float, held: bool
+) -> None:
+    """What a base could have made in that time is."""
+    odometer, commanded = Odometer(), CommandedMotion()
+    plausibility = Plausibility(odometer, commanded)
+    commanded.command(Velocity(0.9), 9.0)
+    x, said = 0.0, []
+    for number in range(8):
+        x, now = x + (jump if number == 5 else 0.18), 10.0 + 0.2 * number
+        odometer.receive(Odometry(Pose(x), round(now * 1e9)), now)
+        said.append(plausibility.problem(Limits(speed=0.9), now))
+    assert any(said) == held
 
 
 def test_a_base_that_is_carried_or_driven_by_others_while_it_rests_is_not_held() -> None:
