@@ -18,7 +18,7 @@ from .footprint import SOURCES, Points
 from .free_space import NOTHING_SEEN, FreeSpace, free_space
 from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
 from .odometer import Odometer
-from .people import approach, reach_of, seen_free
+from .people import moves_near, reach_of, seen_free
 from .pose import STILL, Pose, Velocity, apart
 from .settings import NavigatorSettings
 from .sight import LidarSight, Rays, blindness, sides_seen
@@ -36,8 +36,7 @@ NOWHERE = np.full(DIRECTIONS, np.inf)
 PEOPLE_SCANS_S = (0.15, 0.35)  # s between two scans that are compared
 EARLIER_KEPT = 16  # scans, at 40 a second
 PEOPLE_KEPT_S = 0.3  # s for which who moved counts
-BESIDE_PEOPLE_SHARE = 0.5  # of the speed, beside who moves
-SOMEBODY_COMES = "somebody comes near"
+BESIDE_PEOPLE_SHARE = 0.5  # of the top speed, beside who moves
 FLOOR_ENDS = "the floor ends at"
 NO_EDGES = "no lidar has shown the floor ahead: the robot does not see edges, such as stairs down"
 WAY_NOT_SEEN = "what is in the way is not seen"
@@ -83,7 +82,7 @@ class Obstacles:
         self._floor_shown = np.zeros(DIRECTIONS)  # scans in a row that showed it in each direction
         self._looks_since, self._told_of_edges = math.inf, False
         self._earlier: deque[_Seen] = deque(maxlen=EARLIER_KEPT)  # scans, for what moves
-        self._moves_beside = self._comes = -math.inf  # until when somebody does
+        self._moves_beside = -math.inf  # until when somebody does
         self._clocks = {source: SourceClock(f"the {source}'s") for source in SOURCES}
 
     def receive(self, scan: Scan, now: float) -> str:
@@ -120,14 +119,12 @@ class Obstacles:
         then, here = (self._odometer.track.at(each.at) for each in (last, seen))
         if then is None or here is None:
             return
-        there, before = self._seen_from(seen, then, now), self._seen_from(last, here, now)
-        if there is None or before is None:
+        if (there := self._seen_from(seen, then, now)) is None:
             return
         mount, turned = seen.sight.mount, apart(then, here)[1]
         came = seen.points[seen_free(there, reach_of(last.rays), mount, turned)]
-        moves, comes = approach(came, before, self.settings.obstacles)
-        self._moves_beside = now + PEOPLE_KEPT_S if moves else self._moves_beside
-        self._comes = now + PEOPLE_KEPT_S if comes else self._comes
+        if moves_near(came, self.settings.obstacles):
+            self._moves_beside = now + PEOPLE_KEPT_S
 
     @property
     def sees_edges(self) -> bool:
@@ -253,10 +250,7 @@ class Obstacles:
         )
         if self.why:
             return STILL
-        if now < self._comes:
-            self.why = SOMEBODY_COMES
-            return STILL
-        share = BESIDE_PEOPLE_SHARE if now < self._moves_beside else 1.0
+        share = self._share_beside(wanted, now)
         for source in footprint.promised:
             seen = self._seen[source]
             points, margin = self._here(seen, now)
@@ -273,6 +267,16 @@ class Obstacles:
         slower = Velocity(wanted.vx * share, wanted.vy * share, wanted.wz * share)
         moves = slower.speed >= limits.move.slowest or abs(slower.wz) >= limits.turn.slowest
         return wanted if share >= 1.0 else slower if share > 0.0 and moves else STILL
+
+    def _share_beside(self, wanted: Velocity, now: float) -> float:
+        """The share of ``wanted`` that is allowed beside who moves: some of the top speed, or the
+        slowest that moves the base."""
+        if now >= self._moves_beside:
+            return 1.0
+        limits = self.settings.limits
+        most = max(BESIDE_PEOPLE_SHARE * limits.top_speed, limits.move.slowest)
+        turn = max(BESIDE_PEOPLE_SHARE * limits.turn_speed, limits.turn.slowest)
+        return 1.0 / max(1.0, wanted.speed / most, abs(wanted.wz) / turn)
 
     def free_space(self, now: float) -> FreeSpace:
         """How far the base may go, by the newest scans; nothing is seen without a lidar."""

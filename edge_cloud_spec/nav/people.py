@@ -14,14 +14,12 @@ SHIFT_OF_TURN = 0.25  # of a turn since the other scan, by which it may be off b
 WIDEST = 15  # degrees that are looked at to either side, of what is very near
 LEAST_OF_SOMEBODY = 3  # points
 NEAR_PEOPLE_M = 1.0  # m from the body within which people count
-STRIDE_M = 0.6  # m that somebody makes between two scans at most
-COMES_M = 0.05  # m by which who comes nearer is nearer in the newer of two scans
 
 
 def reach_of(rays: Rays) -> NDArray[np.float64]:
     """How far [360] a scan saw, by the degree, m; 0: a ray there tells nothing; inf: there is
     none."""
-    reach = np.full(360, np.inf)
+    reach, rays = np.full(360, np.inf), rays[np.isfinite(rays[:, 0]) & ~np.isnan(rays[:, 1])]
     np.minimum.at(reach, np.rint(np.degrees(rays[:, 0])).astype(np.intp) % 360, rays[:, 1])
     return reach
 
@@ -40,12 +38,7 @@ def seen_free(
     return np.asarray(saw.min(1) > far + FREE_M)
 
 
-def approach(came: Points, before: Points, settings: ObstacleSettings) -> tuple[bool, bool]:
-    """Whether somebody moves near the body, and whether they come nearer to it: ``came`` [n, 2]
-    stands where there was nothing; ``before`` [m, 2]: what stood then."""
-    beyond = settings.beyond(came)
-    if np.count_nonzero(beyond < NEAR_PEOPLE_M) < LEAST_OF_SOMEBODY:
-        return False, False
-    theirs = before[np.hypot(*(before - came[beyond.argmin()]).T) < STRIDE_M]
-    nearest = settings.beyond(theirs).min(initial=np.inf)
-    return True, bool(beyond.min() + COMES_M < nearest < np.inf)
+def moves_near(came: Points, settings: ObstacleSettings) -> bool:
+    """Whether somebody moves near the body: ``came`` [n, 2] stands where there was nothing."""
+    near = settings.beyond(came) < NEAR_PEOPLE_M
+    return bool(np.count_nonzero(near) >= LEAST_OF_SOMEBODY)
