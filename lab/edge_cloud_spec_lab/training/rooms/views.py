@@ -38,7 +38,8 @@ from ...sim.view import (
 )
 from ...tokens import ANSWER_TOKENS
 from ..flats.episodes import EXPERT_ANSWER_SHARES, RANDOM_ACTION_SHARES, SEGMENTED_PX
-from ..tiny.data import Views, make_files
+from ..rendered import make_files
+from ..tiny.data import Views
 from ..tiny.evaluation import greedy_answers
 from ..tiny.language import askable, visible
 from .expert import ACTIONS, RoomExpert, carried_out
