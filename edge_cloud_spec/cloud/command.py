@@ -171,13 +171,14 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def _serve_fleet(settings: ServeSettings) -> int:
     """Serve a router and replicas on Ray, the only use of Ray."""
-    check_installed("ray", "--replicas")  # before torch is imported
-    from ..models.load import choose
     from .fleet.ray_fleet import serve_fleet
     from .fleet.registry import ScalingLimits
 
     fleet, models = settings.fleet, settings.models
     limits = ScalingLimits(fleet.replicas, fleet.max_replicas or fleet.replicas)
+    check_installed("ray", "--replicas")
+    from ..models.load import choose  # imports torch
+
     device, dtype = choose(models.device, models.dtype)  # this machine's, for all replicas
     gpus = fleet.replica_gpus if device.startswith("cuda") else 0.0
     models = replace(models, device=device, dtype=dtype)
