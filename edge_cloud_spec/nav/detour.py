@@ -29,7 +29,7 @@ BEYOND_M = 1.0  # ahead of a way's end, where things are better not in the body'
 # What costs as much as a metre of way: a metre of an end beside the line, of one before the goal,
 # and of what the next move would have to go aside.
 BESIDE_COST, SHORT_COST, BEYOND_COST = 0.1, 2.0, 1.5
-ROOM_M, TIGHT_COST = 0.12, 0.5  # m to either side without which a way costs more: turns need it
+ROOM_M, TIGHT_WAY_COST = 0.12, 0.5  # m to either side without which a way costs more: turns need it
 
 Place = tuple[float, float]
 """Metres ahead of where a move begins, and to the left of it."""
@@ -179,7 +179,7 @@ class Detour:
 
     def _cost(self, way: Way, points: Points) -> float:
         end = way.corners[-1]
-        tight = 0.0 if way.is_clear(points, self._body, self._keeps, ROOM_M) else TIGHT_COST
+        tight = 0.0 if way.is_clear(points, self._body, self._keeps, ROOM_M) else TIGHT_WAY_COST
         return (
             way.length
             + BESIDE_COST * abs(end[1])

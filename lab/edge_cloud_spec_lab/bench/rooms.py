@@ -34,8 +34,8 @@ from ..training.flats.expert import steer, turn_by
 from .command import Options, Row
 from .options import check_counts, side_by_side
 
-DECISION_S = 0.35  # from a frame to the action
-LONGEST_S = 150.0  # of a mission
+ROOM_DECISION_S = 0.35  # from a frame to the action
+ROOM_MISSION_S = 150.0  # of a mission
 AIMED_DEG = 6.0  # that the thing may be aside of ahead
 STANDS_M_S = 0.05  # speed below which whoever touches the robot has walked into it
 BODY = ObstacleSettings(scan="scan")
@@ -74,7 +74,7 @@ def astar(room: Room) -> Player:
     return play
 
 
-PLAYERS = {"straight": straight, "astar": astar}
+ROOM_PLAYERS = {"straight": straight, "astar": astar}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class RoomResult:
 
 
 class RoomMission:
-    """One room in which ``player`` decides, ``DECISION_S`` after each frame."""
+    """One room in which ``player`` decides, ``ROOM_DECISION_S`` after each frame."""
 
     def __init__(self, room: Room, player: Player, around: bool) -> None:
         self._room, self._player, self._timeline = room, player, Timeline()
@@ -112,7 +112,7 @@ class RoomMission:
     def run(self) -> RoomResult:
         """Run the mission to its end."""
         end = None
-        while end is None and self._timeline.now < LONGEST_S:
+        while end is None and self._timeline.now < ROOM_MISSION_S:
             self._timeline.step(math.inf)
             end = self._mission.end(MissionSettings(), self._timeline.now)
         self._base.close()
@@ -141,7 +141,7 @@ class RoomMission:
             self._decisions += 1
             self._mission.begin(request)
             action, stops = self._player(world.pose), self._base.navigator.stops
-            self._timeline.after(DECISION_S, lambda: self._say(request, action, now, stops))
+            self._timeline.after(ROOM_DECISION_S, lambda: self._say(request, action, now, stops))
 
     def _say(self, request: str, action: str, taken: float, stops: int) -> None:
         self._deciding = False
@@ -169,8 +169,8 @@ OPTIONS: Options = {
     "--scenes": {"type": int, "default": 60, "help": "rooms (default %(default)s)"},
     "--players": {
         "nargs": "+",
-        "choices": list(PLAYERS),
-        "default": list(PLAYERS),
+        "choices": list(ROOM_PLAYERS),
+        "default": list(ROOM_PLAYERS),
         "help": "who decide (default all)",
     },
     "--people": {"type": int, "default": 0, "help": "who walk in each (default none)"},
@@ -214,7 +214,7 @@ def work(job: tuple[str, bool, int, int]) -> RoomResult:
     """One mission."""
     player, around, people, seed = job
     room = make_furnished(seed, people=people)
-    return RoomMission(room, PLAYERS[player](room), around).run()
+    return RoomMission(room, ROOM_PLAYERS[player](room), around).run()
 
 
 def row_of(results: Sequence[RoomResult]) -> Row:
