@@ -16,7 +16,7 @@ from .events import Scan
 from .floor import ACROSS, DIRECTIONS, Floor, marks, sector_of
 from .footprint import SOURCES, Points
 from .free_space import NOTHING_SEEN, FreeSpace, free_space
-from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO
+from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, ROUNDING
 from .odometer import Odometer
 from .people import moves_near, reach_of, seen_free
 from .pose import STILL, Pose, Velocity, apart
@@ -274,7 +274,7 @@ class Obstacles:
         if now >= self._moves_beside:
             return 1.0
         limits = self.settings.limits
-        most = max(BESIDE_PEOPLE_SHARE * limits.top_speed, limits.move.slowest)
+        most = max(BESIDE_PEOPLE_SHARE * limits.top_speed, limits.move.slowest, ROUNDING)
         turn = max(BESIDE_PEOPLE_SHARE * limits.turn_speed, limits.turn.slowest)
         return 1.0 / max(1.0, wanted.speed / most, abs(wanted.wz) / turn)
 

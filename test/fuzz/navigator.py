@@ -512,6 +512,7 @@ class Checker:
         self.settings, self.counts = settings, Counter[str]()
         self._scene, self._decisions = scene, scene.decisions
         self._look: Look | None = None  # the newest
+        self._look_age = 0.0  # s, by its stamp
         self._hidden: dict[Place, float] = {}  # what it saw then, and what tells nothing now hides
         self._odometry_came = -math.inf
         self._held: set[str] = set()
@@ -568,9 +569,11 @@ class Checker:
         last, new = self._look, self._scene.looks.get(scan.stamp)
         if new is None or scan.problem or not abs(scan.age) < 1e11:
             return
-        old = self.settings.obstacles.timeout
-        if last is None or new.stamp > last.stamp or self._now - last.taken > old:
-            self._look = new
+        is_old = last is None or self._now - last.taken > self.settings.obstacles.timeout
+        # Nobody could tell a lidar's clock that was just set from a stamp that is wrong.
+        is_ahead = scan.age < self._look_age - SCAN_FUTURE_S
+        if is_old or (new.stamp > last.stamp and not is_ahead):
+            self._look, self._look_age = new, scan.age
             self._recall(last, new)
 
     def _recall(self, last: Look | None, new: Look) -> None:
