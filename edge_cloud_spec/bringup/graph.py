@@ -35,6 +35,7 @@ LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
 GO2 = "go2"  # the base that walks, of the simulator
+FURNISHED = "furnished"  # the world with things in the way, of the simulator
 FLAT = "flat"  # the world of several rooms, of the simulator
 FLAT_FRAMES = 8  # that the pair of flats was taught to remember
 CAMERA_TOPIC = "camera/image_raw"
@@ -118,7 +119,7 @@ class GraphSettings:
     )
     world: str = chosen(
         "",
-        ("", "room", "furnished", FLAT),
+        ("", "room", FURNISHED, FLAT),
         "what is simulated: one room, one with furniture in the way, or a flat of several, for "
         "which a pair that remembers 8 frames decides where no models are given, standing and "
         "reason first; empty: the parameter file's, else room",
@@ -250,22 +251,33 @@ class GraphSettings:
         )
 
     @property
-    def lidars(self) -> list[str]:
-        """The topics of the lidars that are used."""
-        topics = (
-            getattr(self, source) or self._in_file("navigator", f"obstacles.{source}", "")
+    def lidars(self) -> dict[str, str]:
+        """The topics of the lidars that are used, by their sources."""
+        topics = {
+            source: getattr(self, source) or self._in_file("navigator", f"obstacles.{source}", "")
             for source in SOURCES
-        )
-        return [*filter(None, topics)]
+        }
+        if self.simulated and self.world == FURNISHED and not any(topics.values()):
+            topics["scan"] = "scan"
+        return {source: topic for source, topic in topics.items() if topic}
+
+    @property
+    def goes_around(self) -> bool:
+        """Whether moves go around things: as the files say, else in the simulator with a lidar,
+        whose sideways motion is known."""
+        given = self.given("navigator")
+        can = given.get("odometry") != "off" and given.get("limits.lateral_speed") != 0.0
+        return bool(given.get("around", self.sim == "true" and bool(self.lidars) and can))
 
     @property
     def looking(self) -> str:
         """A sentence that says which lidars are used."""
         if not self.lidars:
             return "nothing looks at the way: give scan:=TOPIC or points:=TOPIC of a lidar"
-        points = self.points or self._in_file("navigator", "obstacles.points", "")
-        edges = "" if points else "; it does not see edges, such as stairs down (points:=)"
-        return "the robot stops before what is seen on " + " and ".join(self.lidars) + edges
+        does = "stops before or goes around" if self.goes_around else "stops before"
+        seen_on = " and ".join(self.lidars.values())
+        edges = "" if "points" in self.lidars else "; it sees no edges, as of stairs (points:=)"
+        return f"the robot {does} what is seen on {seen_on}{edges}"
 
     @property
     def parameter_file(self) -> str:
@@ -333,10 +345,11 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     if settings.starts_verifier:
         link["startup"] = MODEL_LOADS_S
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
-    lidars = _given({f"obstacles.{source}": getattr(settings, source) for source in SOURCES})
+    lidars = {f"obstacles.{source}": topic for source, topic in settings.lidars.items()}
     given = settings.given("navigator")
-    guarded = {} if "guarded" in given else {"guarded": True}
-    navigator = _node("navigator", settings, drive=driving, **guarded, **lidars)
+    usual = {"guarded": True, "around": settings.goes_around}
+    unset = {name: True for name, value in usual.items() if value and name not in given}
+    navigator = _node("navigator", settings, drive=driving, **unset, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
     shared = "base_frame", "e_stop_timeout"
     output = {n: v for n, v in given.items() if n.startswith("output.") or n in shared}

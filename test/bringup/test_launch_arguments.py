@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
@@ -69,10 +71,38 @@ def test_lidars_are_the_navigators_and_the_launch_says_whether_any_looks() -> No
     parameters = {spec.name: dict(spec.parameters) for spec in graph(settings)}
     lidars = {"obstacles.scan": "/laser", "obstacles.points": "cloud"}
     assert lidars.items() <= parameters["navigator"].items()
-    assert settings.looking == "the robot stops before what is seen on /laser and cloud"
+    assert settings.looking.endswith("or goes around what is seen on /laser and cloud")
     nothing = settings_of(given())
     assert nothing.looking.startswith("nothing looks at the way: give scan:=TOPIC")
     assert not any("obstacles" in name for spec in graph(nothing) for name, _ in spec.parameters)
+
+
+@pytest.mark.parametrize(
+    ("texts", "in_file", "goes"),
+    [
+        ({"world": "furnished"}, "", True),
+        ({"scan": "scan"}, "", True),
+        ({}, "", False),
+        ({"scan": "scan", "sim": "go2"}, "", False),
+        ({"scan": "scan", "sim": "false"}, "", False),
+        ({"scan": "scan"}, "around: false", False),
+        ({"scan": "scan"}, 'odometry: "off"', False),
+        ({"scan": "scan"}, "limits: {lateral_speed: 0.0}", False),
+    ],
+)
+def test_moves_go_around_in_the_simulator_with_a_lidar_and_where_a_file_says_so(
+    texts: dict[str, str], in_file: str, goes: bool, tmp_path: Path
+) -> None:
+    """Sideways motion of another base is known only from its commissioning. Furniture is seen."""
+    if in_file:
+        (tmp_path / "p.yaml").write_text(f"navigator: {{ros__parameters: {{{in_file}}}}}\n")
+        texts = {**texts, "parameters": str(tmp_path / "p.yaml")}
+    settings = settings_of(given(**texts))
+    navigator = {spec.name: dict(spec.parameters) for spec in graph(settings)}["navigator"]
+    assert navigator.get("around", False) is goes
+    assert ("goes around" in settings.looking) is goes
+    if "world" in texts:
+        assert navigator["obstacles.scan"] == "scan"
 
 
 @pytest.mark.parametrize(

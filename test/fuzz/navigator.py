@@ -68,6 +68,7 @@ from edge_cloud_spec.nav.events import (
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.limits import REACTION_S, Axis, Limits
 from edge_cloud_spec.nav.navigator import FRAME_DRIVEN_S, Navigator
+from edge_cloud_spec.nav.obstacles import SCAN_FUTURE_S
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVE_CHOICES, NavigatorSettings, Unverified
 from edge_cloud_spec.nav.status import FOLLOWING, OTHER_HOLD, GoalStatus, NavCode
@@ -686,7 +687,7 @@ class Checker:
                     self.counts["in the way"] += "is in the way at" in status.detail
                     for way in status.clear:
                         self._said_clear(way)
-                    if OTHER_HOLD in self._held and not self._held & {"e_stop", "base"}:
+                    if OTHER_HOLD in self._held and not self._held & {"e_stop", "base", "fallen"}:
                         self.counts["held for another publisher"] += 1
                         said = status.state, status.code
                         told = said == ("stopped", NavCode.OTHER_PUBLISHER)
