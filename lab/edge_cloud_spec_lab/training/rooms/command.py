@@ -133,3 +133,4 @@ def save_target(tuner: Tuner, base: Path, folder: Path) -> None:
         for name, old in load_file(base / WEIGHTS).items()
     }
     save_file(kept, folder / WEIGHTS, {"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)
