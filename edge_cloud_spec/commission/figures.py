@@ -33,7 +33,7 @@ STOOD_BEFORE_S = 0.25  # s of standing, after which one may begin
 STEADY_AFTER_S = 0.7  # s after which a speed is steady
 STEADY_HELD_S = 1.2  # s of one command, from which a steady speed is measured
 PACE_SPAN_S = 0.2  # s over which a speed is measured; a gait sways in less
-ODOMETRY_GAP_S = 0.5  # s without odometry, over which nothing is measured
+ODOMETRY_PAUSE_S = 0.5  # s without odometry, over which nothing is measured
 REST_MEAN_S = 0.4  # s at the end of a stand, of which the mean is where it stands
 DRIFT_SPAN_S = 3.0  # s of standing, from which a drift is measured
 MOVED_SHARE = 0.5  # of what was commanded, with which a base has moved
@@ -245,7 +245,7 @@ def _run(group: np.ndarray, rest: float, poses: np.ndarray, drift: Drift) -> lis
         or both
         or len(times) < 5
         or times[-1] < end
-        or np.diff(times).max() > ODOMETRY_GAP_S
+        or np.diff(times).max() > ODOMETRY_PAUSE_S
     ):
         return []
     way = yaw if axis == TURN else _ahead(x, y, yaw if axis == MOVE else yaw + math.pi / 2)

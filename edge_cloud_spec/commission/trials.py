@@ -27,7 +27,7 @@ from .figures import (
     MOVE,
     NO_DRIFT,
     NO_MESSAGE,
-    ODOMETRY_GAP_S,
+    ODOMETRY_PAUSE_S,
     STRAFE,
     TURN,
     TrialMeasurements,
@@ -120,7 +120,7 @@ class NotMoving(Stop):
 
 
 class OdometryInterrupted(Stop):
-    """Odometry was interrupted for ODOMETRY_GAP_S and is back; the trial must be repeated."""
+    """Odometry was interrupted for ODOMETRY_PAUSE_S and is back; the trial must be repeated."""
 
 
 class Commission:
@@ -214,8 +214,8 @@ class Commission:
         OdometryInterrupted is raised.
         """
         self._receive()
-        paused = self._gap > ODOMETRY_GAP_S
-        while self._gap > ODOMETRY_GAP_S:
+        paused = self._gap > ODOMETRY_PAUSE_S
+        while self._gap > ODOMETRY_PAUSE_S:
             if self._gap > ODOMETRY_LOST_S:
                 raise Stop(
                     f"odometry is missing: its stamps did not go on for {ODOMETRY_LOST_S:g} s"

@@ -27,9 +27,9 @@ from ..request import (
     Picture,
     Request,
 )
-from .fields import BY_NAME, REFUSED
+from .fields import BY_NAME, UNSUPPORTED
 
-ROLES = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT}
+CHAT_ROLES = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT}
 MOST_PICTURE_BYTES = 15 * 2**20  # of a request, which is one message of the link
 MOST_STOPS, LONGEST_STOP = 16, 256
 # JSON on one line: a model could say blanks without end.
@@ -121,7 +121,7 @@ def _check_field(name: str, value: Any) -> None:
     field = BY_NAME.get(name)
     if field is None:
         raise ApiError(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
-    if field.treatment == REFUSED and value not in field.neutral:
+    if field.treatment == UNSUPPORTED and value not in field.neutral:
         raise ApiError(f"{name} is not supported ({field.about}): leave it out", name)
 
 
@@ -146,8 +146,10 @@ def _message(given: Any, where: str) -> Message:
     message = _object(given, where)
     _check_keys(message, where, ("role", "content"))
     role, content = message.get("role"), message.get("content")
-    if role not in (*ROLES,):
-        raise ApiError(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r:.80}", where)
+    if role not in (*CHAT_ROLES,):
+        raise ApiError(
+            f"{where}.role must be one of {', '.join(CHAT_ROLES)}, not {role!r:.80}", where
+        )
     if isinstance(content, list) and len(content) <= MOST_PARTS:
         parts = [_part(each, f"{where}.content[{at}]") for at, each in enumerate(content)]
     elif content is None and role == "assistant":
@@ -156,7 +158,7 @@ def _message(given: Any, where: str) -> Message:
         parts = [_text(content, f"{where}.content")]
     if role != "user" and not all(isinstance(part, str) for part in parts):
         raise ApiError(f"{where}: pictures are the user's, not of role {role}", where)
-    return Message(ROLES[role], tuple(parts))
+    return Message(CHAT_ROLES[role], tuple(parts))
 
 
 def _part(given: Any, where: str) -> Part:

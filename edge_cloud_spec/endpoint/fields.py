@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-HONOURED, WITHOUT_EFFECT, REFUSED = "honoured", "without effect", "refused"
+HONOURED, WITHOUT_EFFECT, UNSUPPORTED = "honoured", "without effect", "refused"
 
 
 @dataclass(frozen=True)
@@ -62,25 +62,25 @@ FIELDS = (
     Field("prompt_cache_retention", WITHOUT_EFFECT, "prompts are kept while there is room"),
     Field("reasoning_effort", WITHOUT_EFFECT, "the target answers at once, without reasoning"),
     Field("verbosity", WITHOUT_EFFECT, "a hint to models that were trained on it"),
-    Field("n", REFUSED, "one answer a request", (1,)),
-    Field("tools", REFUSED, "no tools", ([],)),
-    Field("tool_choice", REFUSED, "no tools", ("none", "auto")),
-    Field("parallel_tool_calls", REFUSED, "no tools", (True, False)),
-    Field("functions", REFUSED, "no tools", ([],)),
-    Field("function_call", REFUSED, "no tools", ("none", "auto")),
-    Field("logprobs", REFUSED, "the robot is not told them", (False,)),
-    Field("top_logprobs", REFUSED, "the robot is not told them", (0,)),
-    Field("logit_bias", REFUSED, "would be another target", ({},)),
-    Field("frequency_penalty", REFUSED, "would be another target", (0,)),
-    Field("presence_penalty", REFUSED, "would be another target", (0,)),
-    Field("repetition_penalty", REFUSED, "is the checkpoint's own", (1,)),
-    Field("min_p", REFUSED, "would be another target", (0,)),
-    Field("modalities", REFUSED, "text is all it answers with", (["text"],)),
-    Field("audio", REFUSED, "text is all it answers with"),
-    Field("web_search_options", REFUSED, "no request leaves the robot but to the verifier"),
+    Field("n", UNSUPPORTED, "one answer a request", (1,)),
+    Field("tools", UNSUPPORTED, "no tools", ([],)),
+    Field("tool_choice", UNSUPPORTED, "no tools", ("none", "auto")),
+    Field("parallel_tool_calls", UNSUPPORTED, "no tools", (True, False)),
+    Field("functions", UNSUPPORTED, "no tools", ([],)),
+    Field("function_call", UNSUPPORTED, "no tools", ("none", "auto")),
+    Field("logprobs", UNSUPPORTED, "the robot is not told them", (False,)),
+    Field("top_logprobs", UNSUPPORTED, "the robot is not told them", (0,)),
+    Field("logit_bias", UNSUPPORTED, "would be another target", ({},)),
+    Field("frequency_penalty", UNSUPPORTED, "would be another target", (0,)),
+    Field("presence_penalty", UNSUPPORTED, "would be another target", (0,)),
+    Field("repetition_penalty", UNSUPPORTED, "is the checkpoint's own", (1,)),
+    Field("min_p", UNSUPPORTED, "would be another target", (0,)),
+    Field("modalities", UNSUPPORTED, "text is all it answers with", (["text"],)),
+    Field("audio", UNSUPPORTED, "text is all it answers with"),
+    Field("web_search_options", UNSUPPORTED, "no request leaves the robot but to the verifier"),
     Field(
         "chat_template_kwargs",
-        REFUSED,
+        UNSUPPORTED,
         "the template is the target's",
         ({}, {"enable_thinking": False}),
     ),

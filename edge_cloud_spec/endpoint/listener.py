@@ -20,7 +20,7 @@ from .server import Endpoint
 REQUEST_S = 30.0  # within which a connection begins a request
 READ_S = 30.0  # within which a client reads what fills its connection
 MOST_CONNECTIONS = 256
-GRACE_S = 2  # for answers under way, when it ends
+LAST_ANSWERS_S = 2  # for answers under way, when it ends
 
 
 class Connection(H11Protocol):
@@ -120,7 +120,7 @@ def make_server(app: Endpoint, tls: ssl.SSLContext | None) -> uvicorn.Server:
         server_header=False,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=int(REQUEST_S),
-        timeout_graceful_shutdown=GRACE_S,
+        timeout_graceful_shutdown=LAST_ANSWERS_S,
     )
     config.load()
     config.ssl = tls

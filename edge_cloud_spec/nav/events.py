@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .answer import NOTHING_READ, Action, Reading
+from .e_stop import E_STOP_ON
 from .floor import Floor
 from .pose import Pose, Velocity
-from .status import E_STOP_ON, GoalStatus, NavigatorStatus
+from .status import GoalStatus, NavigatorStatus
 from .steps import Goal
 
 

@@ -18,7 +18,7 @@ from .settings import NavigatorSettings
 from .sight import SIDE_DEGREES, SIDE_RETURNS, LidarSight, blindness
 from .status import WAYS
 
-FREE_M = 2.0  # m; a way of so much and more is free: one action goes less far
+FREE_FROM_M = 2.0  # m; a way of so much and more is free: one action goes less far
 STEP_M = 0.1  # m; words name full steps
 
 
@@ -72,8 +72,8 @@ NOTHING_SEEN = FreeSpace()
 def _in_words(metres: float) -> str:
     if math.isnan(metres):
         return NOT_SEEN
-    steps = math.floor(max(0.0, min(metres, FREE_M)) / STEP_M + 1e-6)
-    return "free" if metres >= FREE_M else f"{steps * STEP_M:.1f} m" if steps else "blocked"
+    steps = math.floor(max(0.0, min(metres, FREE_FROM_M)) / STEP_M + 1e-6)
+    return "free" if metres >= FREE_FROM_M else f"{steps * STEP_M:.1f} m" if steps else "blocked"
 
 
 def free_space(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from .footprint import Mount, ObstacleSettings, Points
 from .sight import Rays
 
-FREE_M = 0.1  # m from a point up to which rays went beyond it
+SEEN_PAST_M = 0.1  # m from a point up to which rays went beyond it
 SHIFT_M, SHIFT_DEGREES = 0.05, 2.0  # by which a scan may be off, to a side and in bearing
 SHIFT_OF_TURN = 0.25  # of a turn since the other scan, by which it may be off besides
 WIDEST = 15  # degrees that are looked at to either side, of what is very near
@@ -35,7 +35,7 @@ def seen_free(
     wide = np.degrees(SHIFT_M / np.maximum(far, SHIFT_M) + SHIFT_OF_TURN * turned) + SHIFT_DEGREES
     there = np.abs(beside) <= wide[:, None]
     saw = np.where(there, reach[(degree[:, None] + beside) % 360], np.inf)
-    return np.asarray(saw.min(1) > far + FREE_M)
+    return np.asarray(saw.min(1) > far + SEEN_PAST_M)
 
 
 def moves_near(came: Points, settings: ObstacleSettings) -> bool:

@@ -183,7 +183,7 @@ BASE_HOLDS = {FALLEN_HOLD: NavCode.FALLEN, IMPLAUSIBLE_HOLD: NavCode.IMPLAUSIBLE
 """Which end when somebody has seen to the robot, and their codes."""
 
 AWAITS_INSTRUCTION = "released: publish an instruction to go on"
-TOLD_TO_STOP, E_STOP_ON = "told to stop", "e_stop is on"
+TOLD_TO_STOP = "told to stop"
 
 
 class StopLatch:

@@ -26,6 +26,7 @@ from ..errors import UserError
 from ..health import Health, Level, worst_of
 from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
+from ..nav.e_stop import EStopMessage
 from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.free_space import FreeSpace
 from ..nav.status import IDLE, GoalStatus, NavigatorStatus
@@ -35,7 +36,6 @@ from ..pilot.settings import DrafterSettings
 from ..throttle import Reports
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
-from .runtime.e_stop import EStopMessage
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import EACH_STATE, EVERY_SENDER, RELIABLE, SENSOR_DATA

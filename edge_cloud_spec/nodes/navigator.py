@@ -35,6 +35,7 @@ from edge_cloud_spec.msg import (
 from ..health import Health, Level, worst_of
 from ..instruction import is_stop
 from ..nav.budget import COMMAND_PERIOD_S
+from ..nav.e_stop import EStopMessage, EStops
 from ..nav.events import (
     Announce,
     EStop,
@@ -71,7 +72,7 @@ from .endpoints import BASE, GUARD, base_and_guard, endpoints_of, full_name
 from .health import OUTPUT, PublisherWatch
 from .lidar import LIDARS, scan_of
 from .nav_messages import reading_of, to_action, to_free_space, to_status
-from .runtime.e_stop import EStopMessage, EStops, publishers_of_e_stop
+from .runtime.e_stop import publishers_of_e_stop
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA, STEADY
 from .runtime.run import spin

@@ -17,13 +17,14 @@ from rclpy.node import Node
 from std_msgs.msg import Bool
 
 from ..health import Health, Level
+from ..nav.e_stop import EStops
 from ..nav.watchdog import STOP_PERIOD_S, STOP_REPEATS
 from ..options import Bounded, bounded, described
 from ..throttle import Reports
 from .base_output import OutputSettings, make_output
 from .health import OUTPUT
 from .runtime.diagnostics import Diagnostics
-from .runtime.e_stop import EStops, publishers_of_e_stop, subscribe_e_stop
+from .runtime.e_stop import publishers_of_e_stop, subscribe_e_stop
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin

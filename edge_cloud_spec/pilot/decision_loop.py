@@ -17,11 +17,11 @@ from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
 from ..nav.answer import Action
 from ..nav.clock_offset import camera_clock
+from ..nav.e_stop import E_STOP_ON
 from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.free_space import NOTHING_SEEN, FreeSpace
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
-    E_STOP_ON,
     FOLLOWING,
     GOAL_FAILED,
     INACTIVE,

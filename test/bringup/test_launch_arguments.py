@@ -83,7 +83,6 @@ def test_lidars_are_the_navigators_and_the_launch_says_whether_any_looks() -> No
         ({"world": "furnished"}, "", True),
         ({"scan": "scan"}, "", True),
         ({}, "", False),
-        ({"scan": "scan", "sim": "go2"}, "", False),
         ({"scan": "scan", "sim": "false"}, "", False),
         ({"scan": "scan"}, "around: false", False),
         ({"scan": "scan"}, 'odometry: "off"', False),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.endpoint.chat import ApiError, ChatRequest, read_chat
-from edge_cloud_spec.endpoint.fields import BY_NAME, HONOURED, REFUSED, table
+from edge_cloud_spec.endpoint.fields import BY_NAME, HONOURED, UNSUPPORTED, table
 from edge_cloud_spec.endpoint.stop_texts import StopTexts
 from edge_cloud_spec.request import Message, Picture
 
@@ -158,7 +158,7 @@ WRONG: dict[str, list[Any]] = {
 def test_the_page_has_every_field_and_so_have_these_tests() -> None:
     assert table() in PAGE.read_text(), "put the table of endpoint/fields.py there"
     assert {*TAKEN} == {name for name, field in BY_NAME.items() if field.treatment == HONOURED}
-    refused = {name for name, field in BY_NAME.items() if field.treatment == REFUSED}
+    refused = {name for name, field in BY_NAME.items() if field.treatment == UNSUPPORTED}
     assert {*WRONG} == {*TAKEN} | refused
 
 

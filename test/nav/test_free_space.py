@@ -14,7 +14,7 @@ from helpers.lidar import scan_of
 
 from edge_cloud_spec.nav import free_space as module
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
-from edge_cloud_spec.nav.free_space import FREE_M, FreeSpace, free_space
+from edge_cloud_spec.nav.free_space import FREE_FROM_M, FreeSpace, free_space
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.sight import LidarSight, Rays, rays_of_cloud, rays_of_scan
@@ -50,7 +50,7 @@ def told(way: str, things: list[Place]) -> float:
         turned = np.arange(0.0, abs(yaw) + limits.turn.overshoot, math.radians(0.5))
         if hits(0.0 * turned, 0.0 * turned, np.copysign(turned, yaw), things).any():
             return 0.0
-    far = np.arange(0.0, FREE_M + keeps + 0.05, 0.01)
+    far = np.arange(0.0, FREE_FROM_M + keeps + 0.05, 0.01)
     found = hits(sign * far * math.cos(yaw), sign * far * math.sin(yaw), 0.0 * far + yaw, things)
     return max(0.0, far[found.argmax()] - keeps) if found.any() else math.inf
 
@@ -69,7 +69,7 @@ def metres(words: str) -> dict[str, float]:
     """The words, read as they stand."""
     said = dict(part.split(" ", 1) for part in words.split(", "))
     assert tuple(said) == WAYS
-    known = {"free": FREE_M, "blocked": 0.0, "not seen": math.nan}
+    known = {"free": FREE_FROM_M, "blocked": 0.0, "not seen": math.nan}
     return {w: known[s] if s in known else float(s.removesuffix(" m")) for w, s in said.items()}
 
 
@@ -79,9 +79,9 @@ def test_the_words_say_what_the_body_can_do_among_what_the_scan_shows(seed: int)
     things = about(random)
     said = metres(space_of(scan_of(things)).words)
     for way in WAYS:
-        true = min(told(way, things), FREE_M)
+        true = min(told(way, things), FREE_FROM_M)
         nudged = [
-            min(told(way, [(x + dx, y + dy) for x, y in things]), FREE_M)
+            min(told(way, [(x + dx, y + dy) for x, y in things]), FREE_FROM_M)
             for dx in (-0.02, 0.0, 0.02)
             for dy in (-0.02, 0.0, 0.02)
         ]

@@ -16,8 +16,8 @@ from helpers.graph.peer import Peer
 from helpers.navigator_bench import Bench
 from std_msgs.msg import Bool
 
+from edge_cloud_spec.nav.e_stop import ABSENT_AFTER_S, EStopMessage, EStops
 from edge_cloud_spec.nodes.runtime import e_stop
-from edge_cloud_spec.nodes.runtime.e_stop import LEFT_S, EStopMessage, EStops
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from edge_cloud_spec.nodes.runtime.subscription_thread import Once
 from edge_cloud_spec.nodes.stop_guard import StopGuardNode
@@ -70,7 +70,7 @@ class Crowd:
             box.pressed = self.now
         box.holds, box.heard = on, self.now
         for each in self.boxes.values():
-            gone = not each.here and self.now - each.heard > LEFT_S
+            gone = not each.here and self.now - each.heard > ABSENT_AFTER_S
             if not on and gone and max(box.first, box.pressed) > each.pressed:
                 each.holds = False
         self.stops.receive(EStopMessage(on, name), self.now)

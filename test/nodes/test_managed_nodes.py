@@ -20,10 +20,10 @@ from rclpy.lifecycle import TransitionCallbackReturn
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.e_stop import EStopMessage
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
 from edge_cloud_spec.nodes.drafter import DrafterNode
 from edge_cloud_spec.nodes.navigator import NavigatorNode
-from edge_cloud_spec.nodes.runtime.e_stop import EStopMessage
 
 CYCLES = 3
 FEW = 2  # threads that DDS begins and ends when it likes; one that leaks in each cycle makes more

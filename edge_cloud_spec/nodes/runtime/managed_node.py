@@ -12,8 +12,9 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 
 from ...errors import TRACEBACKS, UserError, sentence
 from ...health import Health, Level, worst_of
+from ...nav.e_stop import EStopMessage
 from .diagnostics import Diagnostics
-from .e_stop import EStopMessage, subscribe_e_stop
+from .e_stop import subscribe_e_stop
 from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters
 from .subscription_thread import SubscriptionThread
