@@ -69,7 +69,7 @@ def output_health(outputs: Mapping[str, str]) -> dict[str, Health]:
     return {OUTPUT: Health(Level.ERROR, found, advice, check=OUTPUT)}
 
 
-UNKNOWN_S = 0.5  # a publisher is discovered before its node's name is; then it counts by its name
+UNKNOWN_S = 2.0  # a publisher is discovered before its node's name is; then it counts by its name
 LEFT_S = 30.0  # a node that was killed is seen for twenty seconds more
 UNKNOWN_NODE = "_NODE_NAME_UNKNOWN_"
 

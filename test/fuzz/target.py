@@ -34,7 +34,7 @@ class Target(ToyVlm):
         check_request(request, spec)
         for picture in request.pictures:
             decode_image(picture.data, spec.image.max_frame_pixels)
-        return SimpleNamespace(digest=request.digest)
+        return SimpleNamespace(digest=request.digest, input_ids=())
 
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> ToyGrammar:
         if "@" in text:

@@ -243,10 +243,12 @@ def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> Non
     not_up(drafter)
     logs = drafter.collect(Log, "/rosout", 100)
     drafter.until(lambda: drafter.count_publishers("/rosout") >= 2)
+    published = 0
     while not any("is kept" in log.msg for log in logs):
         drafter.publish(BOX)
+        published += 1
         drafter.spin(0.2)
-    published = drafter.heard.count(BOX)
+    drafter.until(lambda: drafter.heard.count(BOX) == published)
     e_stop = drafter.create_publisher(Bool, "e_stop", 10)
     drafter.until(lambda: e_stop.get_subscription_count() >= 2)
     if stop == "e_stop":

@@ -91,7 +91,7 @@ class ToyVlm(FakeVlm):
 
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
         """A prompt with a digest only."""
-        return SimpleNamespace(digest=request.digest)
+        return SimpleNamespace(digest=request.digest, input_ids=())
 
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> ToyGrammar:
         """A grammar (``Vlm.grammar``); any text is valid."""

@@ -86,8 +86,8 @@ def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> Non
 def test_a_move_that_goes_around_arrives_where_one_on_its_line_is_blocked(tmp_path: Path) -> None:
     options = "--scenes", "2", "--players", "straight", "--processes", "1"
     on_its_line, around = rows("rooms", tmp_path, *options, seed=3)
-    assert (on_its_line["arrived"], on_its_line["blocked"], on_its_line["ways"]) == (0.0, 1.0, 0.0)
-    assert around["arrived"] > 0.0 and around["ways"] > 0.0
+    assert on_its_line["blocked"] > 0.0 and on_its_line["ways"] == 0.0
+    assert around["arrived"] > on_its_line["arrived"] and around["ways"] > 0.0
     assert on_its_line["contacts"] == around["contacts"] == 0 and around["clearance_m"] > 0.05
 
 

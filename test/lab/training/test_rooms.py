@@ -23,10 +23,10 @@ from edge_cloud_spec_lab.sim.reach import thing_in_front
 from edge_cloud_spec_lab.sim.room import Room
 from edge_cloud_spec_lab.sim.scene import Scene
 from edge_cloud_spec_lab.sim.view import visible_things
+from edge_cloud_spec_lab.training import rendered
 from edge_cloud_spec_lab.training.rooms import command, views
 from edge_cloud_spec_lab.training.rooms.expert import RoomExpert, carried_out
 from edge_cloud_spec_lab.training.rooms.views import RoomViews, make_room_views
-from edge_cloud_spec_lab.training.tiny import data
 from edge_cloud_spec_lab.training.tiny.data import QuestionEncoder
 from edge_cloud_spec_lab.training.tiny.evaluation import MAX_ANSWER_TOKENS, greedy_answers
 from edge_cloud_spec_lab.training.tiny.language import best_action, pieces, visible
@@ -85,7 +85,7 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> RoomViews:
     """What the drafter saw on its way through a room or two."""
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(data, "multiprocessing", here)
+        patched.setattr(rendered, "multiprocessing", here)
         patched.setattr(views, "MOST_ROOM_FRAMES", 6)
         folder = tmp_path_factory.mktemp("driven")
         return make_room_views(folder, 3, 2, 1, EMBEDDED / "drafter")
@@ -111,7 +111,7 @@ def test_a_tuned_target_loads_and_a_second_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
-    monkeypatch.setattr(data, "multiprocessing", here)
+    monkeypatch.setattr(rendered, "multiprocessing", here)
     monkeypatch.setattr(views, "MOST_ROOM_FRAMES", 3)
     few = ("--rooms", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "2")
     steps, minutes = 0, 0.01

@@ -97,7 +97,7 @@ class RecordedDrafter(FakeVlm):
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
         """The prompt of a recorded request."""
         recording = self._recordings[request.digest]
-        return SimpleNamespace(digest=recording.prompt_digest, recording=recording)
+        return SimpleNamespace(digest=recording.prompt_digest, input_ids=(), recording=recording)
 
     def start(self, prompt: Any) -> tuple[RecordedDecode, int]:
         """The beginning of the recorded answer."""

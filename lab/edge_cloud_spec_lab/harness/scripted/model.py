@@ -391,6 +391,7 @@ class ScriptedPrompt:
 
     seed: int
     digest: bytes
+    input_ids: tuple[int, ...] = ()
 
 
 class CalibratedVlm(FakeVlm):
