@@ -406,6 +406,7 @@ def test_a_fleets_replicas_get_the_options_of_their_models_and_memory(
         handed.append(pickle.dumps(make))
 
     monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.serve_fleet", serve_fleet)
+    monkeypatch.setattr("edge_cloud_spec.cloud.command.check_installed", lambda *_: None)  # Ray
     options = "--replicas 2 --threads 1 --batch 3 --batch-rows 99 --kv-memory 64"
     assert main(["serve", *options.split(), "--address", "127.0.0.1:0"]) == 0
     worker = pickle.loads(handed[0])()
