@@ -25,6 +25,7 @@ ARRIVED_SHARE = 0.75  # of a move, after which it has arrived
 SWAY_M = 0.03  # that a body may be beside its way
 SPARE_M = 0.03  # of the budget that a way leaves
 LOOK_PERIOD_S = 0.2  # between two looks whether the way is clear
+SAME_PLACE_M = 0.03  # of points that count as one; less than what a way leaves beside the body
 BEYOND_M = 1.0  # ahead of a way's end, where things are better not in the body's strip
 # What costs as much as a metre of way: a metre of an end beside the line, of one before the goal,
 # and of what the next move would have to go aside.
@@ -81,17 +82,25 @@ class Way:
         return all(sum(math.dist(end, at) for end in ends) <= path for at in self.corners)
 
     def is_clear(
-        self, points: Points, body: ObstacleSettings, keeps: float, more: float = SWAY_M
+        self,
+        points: Points,
+        body: ObstacleSettings,
+        keeps: float,
+        more: float = SWAY_M,
+        known: dict[tuple[Place, Place, float], bool] | None = None,
     ) -> bool:
         """Whether the body, wider by its margin and ``more`` (m), meets no point [n, 2] on it, nor
         within ``keeps`` (m) straight on from the end of each of its parts: nearer, `Obstacles`
-        stops it.
+        stops it. ``known``: the parts that were judged before, of these points.
         """
+        known = {} if known is None else known
         for begin, end in pairwise(self.corners):
-            far = math.dist(begin, end)
-            ahead, left = ((b - a) / far for a, b in zip(begin, end, strict=True))
-            met = body.seconds_to(points - begin, Velocity(ahead, left), body.margin + more)
-            if met.min(initial=math.inf) < far + keeps:
+            if (begin, end, more) not in known:
+                far = math.dist(begin, end)
+                ahead, left = ((b - a) / far for a, b in zip(begin, end, strict=True))
+                met = body.seconds_to(points - begin, Velocity(ahead, left), body.margin + more)
+                known[begin, end, more] = met.min(initial=math.inf) >= far + keeps
+            if not known[begin, end, more]:
                 return False
         return True
 
@@ -122,7 +131,7 @@ class Detour:
             self._looked = now
             cos, sin = math.cos(turned), math.sin(turned)
             turn, (points, sides) = np.array([[cos, sin], [-sin, cos]]), seen
-            points = points @ turn + at
+            points = self._near(points @ turn + at)
             present = self._way.after(at).before(ARRIVED_SHARE * self._size)
             is_clear = present.is_clear(points, self._body, self._keeps)
             if not is_clear and (way := self._around(points, sides, at, left)) is not None:
@@ -136,18 +145,37 @@ class Detour:
         """Metres ahead at which the way ends."""
         return self._size if self._way is None else self._way.corners[-1][0]
 
+    def _near(self, points: Points) -> Points:
+        """The points that matter to any way, one of each ``SAME_PLACE_M``: a cloud has thousands,
+        and this is done between two commands."""
+        body, (ahead, aside) = self._body, points.T
+        wide = self.half_width + body.side + body.margin + ROOM_M + self._keeps
+        there = (np.abs(aside) < wide) & (ahead > -body.reach - self._keeps)
+        points = points[there & (ahead < self._size + BEYOND_M + body.reach)]
+        places = np.floor(points / SAME_PLACE_M).astype(np.intp)
+        _, first = np.unique(places, axis=0, return_index=True)
+        return np.asarray(points[first])
+
     def _around(self, points: Points, sides: Sequence[int], at: Place, left: float) -> Way | None:
         """The best clear way from ``at``, to sides that are seen; None: there is none."""
-        clear = (
-            way
+        known: dict[tuple[Place, Place, float], bool] = {}
+        cost = [
+            (self._cost(way, points), way)
             for way in self._ways(at)
             if way.length <= left - SPARE_M
             and way.is_within(self._size, self._path)
             and way.sides <= {*sides}
             and self._gets_past(way, points)
-            and way.is_clear(points, self._body, self._keeps)
-        )
-        return min(clear, key=lambda way: self._cost(way, points), default=None)
+        ]
+        best, least = None, math.inf
+        for least_cost, way in sorted(cost, key=lambda each: each[0]):
+            if least_cost >= least:
+                break
+            if way.is_clear(points, self._body, self._keeps, known=known):
+                roomy = way.is_clear(points, self._body, self._keeps, ROOM_M, known)
+                if (whole := least_cost + (0.0 if roomy else TIGHT_WAY_COST)) < least:
+                    best, least = way, whole
+        return best
 
     def _ways(self, at: Place) -> Iterator[Way]:
         """Candidates: beside the line to their end, or back to it, or only a step to the side."""
@@ -179,11 +207,9 @@ class Detour:
 
     def _cost(self, way: Way, points: Points) -> float:
         end = way.corners[-1]
-        tight = 0.0 if way.is_clear(points, self._body, self._keeps, ROOM_M) else TIGHT_WAY_COST
         return (
             way.length
             + BESIDE_COST * abs(end[1])
             + SHORT_COST * (self._size - end[0])
             + BEYOND_COST * self._aside(end, points)
-            + tight
         )

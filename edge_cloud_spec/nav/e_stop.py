@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 E_STOP_ON = "e_stop is on"
@@ -15,6 +17,17 @@ class EStopMessage(NamedTuple):
 
     data: bool
     publisher: bytes = b""
+
+
+@dataclass
+class _Publisher:
+    """What one said last. ``why`` it holds e_stop (empty: it does not), and the turns in which it
+    was first heard, or pressed (``came``), and in which its hold began."""
+
+    heard: float
+    came: int
+    why: str = ""
+    held: int = 0
 
 
 class EStops:
@@ -39,32 +52,35 @@ class EStops:
         timeout: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._present, self._timeout = present, timeout
-        # By publisher, in the order in which they were first heard, or pressed: why it holds e_stop
-        # (empty: it does not), and when it was last heard.
-        self._said: dict[bytes, tuple[str, float]] = {}
+        self._said: dict[bytes, _Publisher] = {}
+        self._turns = itertools.count(1)
+        self._are_named = False  # the graph names them as messages do: it has shown one
         self._lock = threading.Lock()
 
     def receive(self, message: EStopMessage, now: float) -> None:
         """Take a message that came at ``now`` (monotonic s)."""
-        on, publisher = message
+        on, name = message
         with self._lock:
-            if on and self._said.get(publisher, ("",))[0] != E_STOP_ON:
-                self._said.pop(publisher, None)
-            self._said[publisher] = E_STOP_ON if on else "", now
+            it = self._said.setdefault(name, _Publisher(now, next(self._turns)))
+            if on and it.why != E_STOP_ON:
+                it.came = it.held = next(self._turns)
+            it.why, it.heard = E_STOP_ON if on else "", now
             if len(self._said) > 1:
-                self._forget_who_left(publisher, not on, now)
+                self._forget_who_left(0 if on else it.came, now)
 
-    def _forget_who_left(self, publisher: bytes, releases: bool, now: float) -> None:
-        order, left = [*self._said], self._left(now)
-        earlier = order[: order.index(publisher)] if releases else []
-        for each in left:
-            if each in earlier or not self._said[each][0]:
-                del self._said[each]
+    def _forget_who_left(self, released: int, now: float) -> None:
+        """``released``: the turn before which a hold has to have begun to be released."""
+        present = self._names()
+        must_speak = self._timeout() and not self._are_named
+        for name, it in [*self._said.items()]:
+            has_left = now - it.heard > ABSENT_AFTER_S and name not in present
+            if has_left and (it.held < released if it.why else not must_speak):
+                del self._said[name]
 
-    def _left(self, now: float) -> list[bytes]:
+    def _names(self) -> Mapping[bytes, str]:
         present = self._present()
-        old = (each for each, (_, heard) in self._said.items() if now - heard > ABSENT_AFTER_S)
-        return [each for each in old if each not in present]
+        self._are_named |= not present.keys().isdisjoint(self._said)
+        return present
 
     def why(self, now: float) -> str:
         """Why it is on at ``now`` (monotonic s); empty: it is off."""
@@ -74,19 +90,20 @@ class EStops:
                 self._hold_for_silence(now, timeout, silent)
                 if not self._said:
                     return silent
-            return min(filter(None, (held for held, _ in self._said.values())), default="")
+            return min((it.why for it in self._said.values() if it.why), default="")
 
     def _hold_for_silence(self, now: float, timeout: float, why: str) -> None:
-        for each, (held, heard) in [*self._said.items()]:
-            if not held and now - heard > timeout:
-                if len(self._said) == 1 or each in self._present():
-                    self._said[each] = why, heard
-                else:
-                    del self._said[each]
+        silent = [n for n, it in self._said.items() if not it.why and now - it.heard > timeout]
+        present = self._names() if silent or not self._are_named else {}
+        for name in silent:
+            if len(self._said) == 1 or name in present or not self._are_named:
+                self._said[name].why, self._said[name].held = why, next(self._turns)
+            else:
+                del self._said[name]
 
     def holders(self) -> str:
         """The nodes that hold it, for people; empty: nobody does."""
         with self._lock:
-            held = [each for each, (why, _) in self._said.items() if why]
+            held = [name for name, it in self._said.items() if it.why]
         names = self._present() if held else {}
         return ", ".join(names.get(each, "a publisher that has left") for each in held)

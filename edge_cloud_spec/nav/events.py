@@ -12,7 +12,7 @@ from .answer import NOTHING_READ, Action, Reading
 from .e_stop import E_STOP_ON
 from .floor import Floor
 from .pose import Pose, Velocity
-from .status import GoalStatus, NavigatorStatus
+from .status import PARAMETER_HOLD, GoalStatus, NavigatorStatus
 from .steps import Goal
 
 
@@ -104,7 +104,7 @@ class Hold:
     """
 
     why: str
-    cause: str = "parameter"
+    cause: str = PARAMETER_HOLD
 
 
 @dataclass(frozen=True)

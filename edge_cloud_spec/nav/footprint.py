@@ -135,15 +135,19 @@ class ObstacleSettings(Bounded):
         """How to stop before a point: (top speed of a corner, m/s; distance to keep, m; time, s).
 
         ``age``: of the scan, s; it adds to the reaction time. For a mixture of a move and a turn,
-        the limits of both are weighted by their parts of the corner's speed.
+        the limits of both are weighted by their parts of the corner's speed; a move as far as it
+        goes sideways has the worse ones of both axes.
         """
         corner = abs(velocity.wz) * self.reach
         rate = velocity.speed + corner
         turning = corner / rate if rate else 0.0
-        move, turn = limits.move, limits.turn
-        keeps = (1 - turning) * (self.clearance + move.overshoot)
+        move, turn, strafe = limits.move, limits.turn, limits.strafe
+        sideways = abs(velocity.vy) / velocity.speed if velocity.speed else 0.0
+        overshoot = move.overshoot + sideways * max(0.0, strafe.overshoot - move.overshoot)
+        braking = move.braking + sideways * max(0.0, strafe.braking - move.braking)
+        keeps = (1 - turning) * (self.clearance + overshoot)
         keeps += turning * self.reach * turn.overshoot
-        lasts = REACTION_S + age + (1 - turning) * move.braking + turning * turn.braking
+        lasts = REACTION_S + age + (1 - turning) * braking + turning * turn.braking
         return rate, keeps, lasts
 
 

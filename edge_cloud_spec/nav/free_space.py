@@ -81,12 +81,13 @@ def free_space(
     margin: NDArray[np.float64],
     sights: Sequence[LidarSight],
     settings: NavigatorSettings,
+    edges: NDArray[np.bool_] | None = None,
 ) -> FreeSpace:
     """How far the base may go among these points, which it passes with a margin (m, [n]).
 
     A way is as far as the navigator would go: with ``obstacles.clearance`` and the overshoot kept.
     What no lidar sees is never free, nor is a side to which the base cannot turn. ``sights``: of
-    the same lidars.
+    the same lidars. ``edges`` [n]: the points where the floor ends, which stop no turn.
     """
     body, steps = settings.obstacles, settings.steps
     wide, small = math.radians(steps.turn_large), math.radians(steps.turn_small)
@@ -96,8 +97,10 @@ def free_space(
         cos, sin = math.cos(yaw), math.sin(yaw)
         there = points @ np.array([[cos, -sin], [sin, cos]])
         rate, keeps, _ = body.stopping(velocity, settings.limits, 0.0)
-        seconds = float(body.seconds_to(there, velocity, margin).min(initial=math.inf))
-        return max(0.0, seconds - keeps / rate)
+        seconds = body.seconds_to(there, velocity, margin)
+        if edges is not None and not velocity.speed:
+            seconds[edges] = math.inf
+        return max(0.0, float(seconds.min(initial=math.inf)) - keeps / rate)
 
     def straight(ahead: float, degrees: float) -> float:
         seen = _see(sights, round(degrees + (0.0 if ahead > 0.0 else 180.0)))

@@ -275,8 +275,10 @@ class Navigator:
             self._run = None
             self.stop_latch.stop(cause, why, now)
             return [Halt(), *self._show(self.status)]
+        by_hand = self.stop_latch.is_by_hand(cause)
         if self.stop_latch.release(cause, now):
-            self.stop_latch.see_to_base(now)
+            if by_hand:
+                self.stop_latch.see_to_base(now)
             return self._show(RELEASED)
         return []
 

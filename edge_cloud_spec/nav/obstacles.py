@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .budget import CommandedMotion
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
-from .floor import ACROSS, DIRECTIONS, Floor, marks, sector_of
+from .floor import ACROSS, BEARINGS, DIRECTIONS, Floor, marks, sector_of
 from .footprint import SOURCES, Points
 from .free_space import NOTHING_SEEN, FreeSpace, free_space
 from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, ROUNDING
@@ -30,6 +30,7 @@ UNSEEN_KEPT_S = 2.0  # s for which a point counts of which newer scans tell noth
 UNSEEN_KEPT = (0.5, 300)  # m from the body within which points are kept, and how many, the nearest
 # m, rad that a base moves at most while a scan repeats itself.
 REPEATED_SCAN_MOTION = (0.3, math.radians(20))
+BESIDE_SINE = 0.5  # of the bearings to a side, 30 to 150 degrees
 FLOOR_USUAL = 20  # scans in a row that show the floor, after which it is missed
 EDGES_TOLD_S = 5.0  # s after the first scan, in which the floor may show
 NOWHERE = np.full(DIRECTIONS, np.inf)
@@ -238,7 +239,11 @@ class Obstacles:
         known = [each for each in points if each is not None]
         if len(known) < len(seen):
             return None
-        return np.concatenate(known), sides_seen([each.sight for each in seen])
+        sides = sides_seen([each.sight for each in seen])
+        if self.sees_edges:  # beside it, too
+            shown, beside = self._floor_shown >= FLOOR_USUAL, np.sin(BEARINGS)
+            sides = [side for side in sides if shown[side * beside > BESIDE_SINE].all()]
+        return np.concatenate(known), sides
 
     def slowed(self, wanted: Velocity, now: float) -> Velocity:
         """``wanted``, slowed down until the base can stop before every point."""
@@ -288,7 +293,8 @@ class Obstacles:
         margins = [np.broadcast_to(margin, len(points)) for points, margin in here]
         points = np.concatenate([points for points, _ in here])
         sights = [each.sight for each in seen]
-        return free_space(points, np.concatenate(margins), sights, self.settings)
+        edges = np.concatenate([np.arange(len(each.points)) >= each.things for each in seen])
+        return free_space(points, np.concatenate(margins), sights, self.settings, edges)
 
     def _here(self, seen: _Seen, now: float) -> tuple[Points, NDArray[np.float64] | float]:
         """A scan's points relative to the base's current pose, and the margin to keep; without

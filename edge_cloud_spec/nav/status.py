@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from .answer import NO_ACTION, Action
+from .e_stop import E_STOP_ON
 
 NAV_STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
 NOBODY = "-"
@@ -179,6 +180,7 @@ E_STOP_HOLD, INSTRUCTION_HOLD, START_HOLD, IMPLAUSIBLE_HOLD, OTHER_HOLD, FALLEN_
     "other publisher",
     "fallen",
 )
+PARAMETER_HOLD, INACTIVE_HOLD = "parameter", "active"
 BASE_HOLDS = {FALLEN_HOLD: NavCode.FALLEN, IMPLAUSIBLE_HOLD: NavCode.IMPLAUSIBLE}
 """Which end when somebody has seen to the robot, and their codes."""
 
@@ -251,6 +253,12 @@ class StopLatch:
             return False
         self.tally(now)
         return True
+
+    def is_by_hand(self, cause: str) -> bool:
+        """Whether somebody ends this hold who sees the robot: e_stop that was pressed, a parameter,
+        or the navigator's activation. Another publisher leaves by itself, and so ends a silence."""
+        pressed = cause != E_STOP_HOLD or self._causes.get(cause) == E_STOP_ON
+        return pressed and cause in (E_STOP_HOLD, PARAMETER_HOLD, INACTIVE_HOLD)
 
     def see_to_base(self, now: float) -> None:
         """End the holds of what the base did, as somebody has seen to it."""

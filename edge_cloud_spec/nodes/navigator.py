@@ -57,6 +57,7 @@ from ..nav.pose import Velocity, pose_of, tilt_of
 from ..nav.settings import NavigatorSettings
 from ..nav.status import (
     BASE_HOLDS,
+    INACTIVE_HOLD,
     OTHER_HOLD,
     START_HOLD,
     GoalStatus,
@@ -81,7 +82,6 @@ from .runtime.subscription_thread import SubscriptionThread
 NAVIGATOR_INACTIVE = "the navigator is not active"
 DISCOVERY_S = 5.0  # that base and guard have to be found, before it is reported that one is not
 ALONE_PERIOD_S = 0.25  # between two looks for who else commands the base
-INACTIVE_HOLD = "active"  # cause of the hold of a navigator that is not
 TURN_ARROW_M = 0.5  # m
 NO_ORIENTATION = -1.0  # an Imu's first covariance, where it has none
 

@@ -649,7 +649,9 @@ class Checker:
             self._armed = False
             self.counts["stops"] += 1
         elif cause != "told" and cause in self._held:
-            self._held -= {cause, "base", "fallen"}
+            self._held.discard(cause)
+            if cause != OTHER_HOLD:  # who left by itself has seen to nothing
+                self._held -= {"base", "fallen"}
         return on
 
     def _instructed(self, text: str, effects: list[Effect], now: float) -> None:

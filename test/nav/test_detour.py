@@ -107,6 +107,19 @@ def test_a_way_leads_only_to_a_side_that_is_seen_and_is_not_longer_than_what_is_
     assert not short.chosen
 
 
+def test_of_a_dense_cloud_it_looks_at_few_points_and_finds_the_same_side() -> None:
+    """Between two commands there is no time for a hundred thousand."""
+    random = np.random.default_rng(4)
+    far, bearing = random.uniform(1.9, 4.0, 100_000), random.uniform(-np.pi, np.pi, 100_000)
+    walls = np.stack([far * np.cos(bearing), far * np.sin(bearing)], axis=1)
+    dense = np.concatenate([walls, *(np.array(POLE) + random.normal(0.0, 0.005, (500, 1, 2)))])
+    around = detour([])
+    assert len(around._near(dense)) < 3000
+    around._look = lambda now: (dense, BOTH)
+    around.reference(0.0, (0.0, 0.0), 0.0, PATH)
+    assert around.chosen and nearest(around.chosen, np.array(POLE)) > 0.0
+
+
 def test_what_remains_of_a_way_begins_where_the_body_is() -> None:
     way = Way(((0.0, 0.0), (0.25, 0.3), (0.6, 0.3), (0.9, 0.0)))
     assert way.at(0.125) == pytest.approx((0.15, 1.2))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from helpers.stairs import ENDS, GOOD, LIDARS, NO_FLOOR, STAND_M, Walk, flat, stairs, step, walk
 
-from edge_cloud_spec.nav.floor import DIRECTIONS, JUDGED_M, plane_of
+from edge_cloud_spec.nav.floor import BEARINGS, DIRECTIONS, JUDGED_M, plane_of
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.obstacles import FLOOR_ENDS, NO_EDGES
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.sight import cloud_of
+from edge_cloud_spec.nav.sight import LEFT, RIGHT, cloud_of
 
 AHEAD = [0, -1]  # the sectors
 FEW, DEPTH = LIDARS["few rays"], LIDARS["a depth camera"]
@@ -59,6 +59,7 @@ def test_who_turns_in_place_or_goes_back_needs_no_floor_ahead() -> None:
     done = Walk(stairs(0.6), FEW)
     done.run(0.5)
     assert FLOOR_ENDS in done.act("move forward small")
+    assert {"left", "right"} <= {*done.drill.navigator.status.clear}, "as it says"
     assert "done" in done.act("turn left large") and "done" in done.act("turn right large")
     assert "done" in done.act("move backward small") and not done.fell
 
@@ -68,6 +69,18 @@ def test_an_edge_beside_the_way_stops_nobody() -> None:
         done = Walk(lambda x, y, side=side: np.where(side * y > 0.6, -0.5, 0.0), FEW)  # type: ignore[misc]
         done.run(1.0)
         assert "done" in done.act("move forward large") and not done.seen
+
+
+def test_who_sees_edges_goes_around_only_on_floor_that_is_shown() -> None:
+    """A camera that looks ahead shows no floor beside the body, where a scan sees no wall."""
+    done = Walk(flat, LIDARS["high on a mast"])
+    done.run(4.0)
+    obstacles = done.drill.navigator.obstacles
+    around = obstacles.around(done.drill.now)
+    assert around is not None and {*around[1]} == {LEFT, RIGHT}
+    obstacles._floor_shown[np.sin(BEARINGS) > 0.9] = 0
+    around = obstacles.around(done.drill.now)
+    assert around is not None and [*around[1]] == [RIGHT]
 
 
 def test_a_robot_whose_lidar_never_shows_the_floor_says_so_once_and_moves() -> None:

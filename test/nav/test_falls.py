@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.drill import FORWARD, Drill, reports
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.nav.e_stop import E_STOP_ON
 from edge_cloud_spec.nav.events import EStop, Halt, Hold, Instruction, Tilt
 from edge_cloud_spec.nav.pose import pose_of, tilt_of
 from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.status import NavCode
+from edge_cloud_spec.nav.status import OTHER_HOLD, NavCode
 
 HOME = "find the red box"
 
@@ -82,6 +84,28 @@ def test_a_base_that_falls_is_stopped_and_held_until_somebody_has_seen_to_it(
     drill.run(0.5)
     drill.on(drill.current(FORWARD, "r2"))
     assert drill.navigator.moving
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"),
+    [
+        (Hold("teleop publishes", OTHER_HOLD), Hold("", OTHER_HOLD)),
+        (Hold("no base", "base"), Hold("", "base")),
+        (EStop(True, f"{E_STOP_ON}: silent for 1 s"), EStop(False)),
+    ],
+)
+def test_what_ends_by_itself_has_not_seen_to_the_base(begins: Any, ends: Any) -> None:
+    drill = moving()
+    for event in (Tilt(1.0), Tilt(0.0), begins, ends, Instruction(HOME)):
+        drill.on(event)
+    drill.run(0.5)
+    drill.on(drill.current(FORWARD, "r2"))
+    assert drill.navigator.status.code is NavCode.FALLEN and not drill.navigator.moving
+    for event in (begins, EStop(True), EStop(False), ends, Instruction(HOME)):
+        drill.on(event)
+    drill.run(0.5)
+    drill.on(drill.current(FORWARD, "r3"))
+    assert drill.navigator.moving, "a pressed e_stop was seen to, whatever else held it"
 
 
 def test_no_walking_dog_and_no_orientation_that_is_none_is_taken_for_a_fall() -> None:

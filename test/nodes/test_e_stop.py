@@ -118,24 +118,32 @@ class LastCounts(EStops):
 class AnyReleases(EStops):
     """Any false releases what those held who have left."""
 
-    def _forget_who_left(self, publisher: bytes, releases: bool, now: float) -> None:
-        for each in self._left(now) if releases else ():
-            del self._said[each]
+    def _forget_who_left(self, released: int, now: float) -> None:
+        super()._forget_who_left(released and 2**63, now)
 
 
 class NobodyReleases(EStops):
     """Those who have left hold it for ever."""
 
-    def _forget_who_left(self, publisher: bytes, releases: bool, now: float) -> None:
-        super()._forget_who_left(publisher, False, now)
+    def _forget_who_left(self, released: int, now: float) -> None:
+        super()._forget_who_left(0, now)
 
 
 class Strict(EStops):
     """Who has left must speak, too."""
 
     def _hold_for_silence(self, now: float, timeout: float, why: str) -> None:
-        silent = [each for each, (_, heard) in self._said.items() if now - heard > timeout]
-        self._said |= dict.fromkeys(silent, (why, now))
+        for each in self._said.values():
+            each.why = each.why or why * (now - each.heard > timeout)
+
+
+class Older(EStops):
+    """Who was heard before a silence began releases it, too."""
+
+    def _hold_for_silence(self, now: float, timeout: float, why: str) -> None:
+        super()._hold_for_silence(now, timeout, why)
+        for each in self._said.values():
+            each.held = each.came
 
 
 class Deaf(EStops):
@@ -157,6 +165,32 @@ class Deaf(EStops):
 )
 def test_a_rule_that_is_wrong_is_found_out(kind: type[EStops], timeout: float, what: str) -> None:
     assert what in wrong(kind, timeout, 100)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_silence_holds_whoever_spoke_first_and_whatever_the_graph_calls_them(known: bool) -> None:
+    """A program that always says false releases nothing but its own."""
+    assert stays_held(EStops, known)
+    assert not stays_held(Older, True), "a rule that is wrong is found out"
+
+
+def stays_held(kind: type[EStops], known: bool) -> bool:
+    """Whether each silence is told of, and no other publisher ends it."""
+    here = {b"remote": "/remote", b"program": "/program"} if known else {}
+    for order in ((b"remote", b"program"), (b"program", b"remote")):
+        present = dict(here)
+        stops = kind(lambda seen=present: seen, lambda: TIMEOUT)
+        for publisher in order:
+            stops.receive(EStopMessage(False, publisher), 0.0)
+        now = 0.0
+        while now < 30.0:
+            now += TIMEOUT / 4
+            if now > 20.0:
+                present.pop(b"remote", None)  # the graph has forgotten who was killed
+            stops.receive(EStopMessage(False, b"program"), now)
+            if bool(stops.why(now)) != (now > TIMEOUT):
+                return False
+    return True
 
 
 class Boxes(Peer):
