@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import secrets
@@ -10,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from PIL import ExifTags, Image
+
 from ..decoding.policy import MAX_GRAMMAR, SamplingPolicy
 from ..edge.decode_options import MAX_ANSWER_TOKENS
 from ..errors import UserError
-from ..models.image import decode_image
+from ..models.image import MAX_PIXELS, check_size, decode_image
 from ..request import (
     ASSISTANT,
     LONGEST_CANDIDATE,
@@ -36,6 +39,9 @@ MOST_STOPS, LONGEST_STOP = 16, 256
 ONE_LINE = {"x-guidance": {"whitespace_pattern": " ?"}}
 LONGEST_SCHEMA = MAX_GRAMMAR - 96  # characters, beside what stands around it
 LOW_SIDE = 512  # pixels of a picture with ``detail: low``
+HEADER = 2**17  # bytes of a picture in which its size is looked for; EXIF has at most 2**16
+# What a PNG can say its orientation in, maybe behind its pixels.
+_PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 _DATA_URL = re.compile(r"data:[^,;]{0,100};base64,")
 
 
@@ -111,9 +117,10 @@ def _json(data: bytes) -> dict[str, Any]:
         body = json.loads(data.decode(), parse_constant=no_number)
     except (ValueError, RecursionError) as error:
         raise ApiError(f"the body is no JSON in UTF-8 ({error!s:.80}): send an object") from None
+    if not isinstance(body, dict):
+        raise ApiError("the body must be a JSON object")
     # null is what a client says of a field that it does not use
-    given = _object(body, "the body").items()
-    return {name: value for name, value in given if value is not None}
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _check_field(name: str, value: Any) -> None:
@@ -129,8 +136,12 @@ def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
     given = body.get("messages")
     if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
         raise ApiError(f"messages must be a list of 1 to {MOST_MESSAGES} messages", "messages")
-    messages = tuple(_message(each, f"messages[{at}]") for at, each in enumerate(given))
-    pictures = [picture for message in messages for picture in message.pictures]
+    pictures: list[Picture] = []
+    return tuple(_message(each, f"messages[{at}]", pictures) for at, each in enumerate(given))
+
+
+def _check_pictures(pictures: Sequence[Picture]) -> None:
+    """Raise ApiError for more pictures than a request may have."""
     if (
         len(pictures) > MOST_PICTURES
         or sum(len(each.data) for each in pictures) > MOST_PICTURE_BYTES
@@ -139,10 +150,10 @@ def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
             f"a request has at most {MOST_PICTURES} pictures of {MOST_PICTURE_BYTES} bytes in all",
             "messages",
         )
-    return messages
 
 
-def _message(given: Any, where: str) -> Message:
+def _message(given: Any, where: str, pictures: list[Picture]) -> Message:
+    """A message; its pictures are added to those of the messages before it."""
     message = _object(given, where)
     _check_keys(message, where, ("role", "content"))
     role, content = message.get("role"), message.get("content")
@@ -151,7 +162,12 @@ def _message(given: Any, where: str) -> Message:
             f"{where}.role must be one of {', '.join(CHAT_ROLES)}, not {role!r:.80}", where
         )
     if isinstance(content, list) and len(content) <= MOST_PARTS:
-        parts = [_part(each, f"{where}.content[{at}]") for at, each in enumerate(content)]
+        parts: list[Part] = []
+        for at, each in enumerate(content):
+            parts.append(part := _part(each, f"{where}.content[{at}]"))
+            if isinstance(part, Picture):
+                pictures.append(part)
+                _check_pictures(pictures)
     elif content is None and role == "assistant":
         parts = []
     else:
@@ -195,12 +211,36 @@ def _picture(url: Any, small: bool, where: str) -> Picture:
     if not small:
         return Picture.of(data)
     try:
-        width, height = decode_image(data).size
+        width, height = _size_of(data)
     except UserError as error:
         raise ApiError(f"{where}: {error}", where) from None
     scale = LOW_SIDE / max(width, height)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return Picture.of(data, size if scale < 1 else (0, 0))
+
+
+def _size_of(data: bytes) -> tuple[int, int]:
+    """Width and height of an upright picture, by its header where that says it; raises UserError
+    for one that is too large, or has no header."""
+    if data.startswith(b"\x89PNG") and any(name in data for name in _PNG_EXIF):
+        return decode_image(data).size
+    try:
+        with Image.open(io.BytesIO(data[:HEADER]), formats=("JPEG", "PNG")) as image:
+            width, height = image.size
+            is_jpeg = data.startswith(b"\xff\xd8")  # Pillow would decode a PNG for its EXIF
+            lies = is_jpeg and _lies(image)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return decode_image(data).size  # which says what is wrong
+    check_size(width, height, MAX_PIXELS)
+    return (height, width) if lies else (width, height)
+
+
+def _lies(image: Image.Image) -> bool:
+    """Whether its EXIF says that it is stored lying on its side."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+    except Exception:  # of Pillow's reader of whatever a stranger wrote
+        return False
 
 
 def _policy(body: Mapping[str, Any], grammar: str) -> SamplingPolicy:
@@ -239,9 +279,12 @@ def _grammar(given: Any) -> str:
     if given is None:
         return ""
     form, where = _object(given, "response_format"), "response_format"
+    _check_keys(form, where, ("type", "json_schema"))
     schema: Any = {"type": "object"}
     if form.get("type") == "json_schema":
-        schema = _object(form.get("json_schema"), f"{where}.json_schema").get("schema")
+        named = _object(form.get("json_schema"), f"{where}.json_schema")
+        _check_keys(named, f"{where}.json_schema", ("name", "description", "schema", "strict"))
+        schema = named.get("schema")
         _object(schema, f"{where}.json_schema.schema")
     elif form.get("type") not in ("text", "json_object"):
         raise ApiError(f"{where}.type must be text, json_object or json_schema", where)
@@ -253,7 +296,7 @@ def _grammar(given: Any) -> str:
         raise ApiError("the schema is nested too deep", where) from None
     if len(text) > LONGEST_SCHEMA:
         raise ApiError(f"the schema has more than {LONGEST_SCHEMA} characters", where)
-    return f"start: %json {json.dumps(ONE_LINE | schema)}"
+    return f"start: %json {json.dumps(schema | ONE_LINE)}"
 
 
 def _predicted(given: Any) -> tuple[str, ...]:

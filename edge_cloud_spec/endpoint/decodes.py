@@ -38,10 +38,12 @@ class Words:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of an answer, in the API's words. usage: its numbers of tokens."""
+    """The end of an answer, in the API's words. usage: its numbers of tokens. verified: as in
+    ``Words``, also of an answer without words."""
 
     finish_reason: str
     usage: dict[str, object]
+    verified: bool = True
 
 
 class Decodes:
@@ -77,6 +79,7 @@ class Decodes:
         await self._take_turn()
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Words | None]()
         inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
+        verified = True
 
         def on_text(emit: Emit, more: str, answer: str, reason: str) -> None:
             nonlocal kept
@@ -101,6 +104,8 @@ class Decodes:
             return decode_by(replace(settings, preset=self._alone, max_tokens=most))
 
         def decode_by(settings: DecodeSettings) -> Outcome:
+            nonlocal verified
+            verified = settings.preset.verified
             nonce, connect = secrets.randbits(64), self._decoder.client.connect
             runner = self._decoder.runner
             return decode_text(runner, chat.request, settings, nonce, connect, on_text, inbox)
@@ -112,7 +117,8 @@ class Decodes:
             while (words := await arrived.get()) is not None:
                 if words.text:
                     yield words
-            yield self._finished(under_way.result(), kept)
+            end = self._finished(under_way.result(), kept, stops.found)
+            yield replace(end, verified=verified)
         finally:
             inbox.put(Abort("nobody reads it"))
 
@@ -127,9 +133,9 @@ class Decodes:
         finally:
             self._waiting -= 1
 
-    def _finished(self, outcome: Outcome, kept: int) -> Finished:
-        """The end of a decode's answer, of which the first ``kept`` tokens count; ApiError: there
-        is no answer."""
+    def _finished(self, outcome: Outcome, kept: int, stopped: bool) -> Finished:
+        """The end of a decode's answer, of which the first ``kept`` tokens count; stopped: by a
+        stop text. ApiError: there is no answer."""
         for caution in outcome.cautions:
             log.warning("%s", caution)
         if not outcome.completed:
@@ -143,15 +149,16 @@ class Decodes:
             )
         self._seconds.observe(outcome.seconds)
         a_token = ids_per_token(self._decoder.runner.draft_model.tokenizer_digest)
-        said, stats = -(-kept // a_token), outcome.stats
+        stats, rejected = outcome.stats, outcome.stats.tested - outcome.stats.accepted
+        said, accepted, rejected = (-(-ids // a_token) for ids in (kept, stats.accepted, rejected))
         usage = {
             "prompt_tokens": stats.prompt_tokens,
             "completion_tokens": said,
             "total_tokens": stats.prompt_tokens + said,
             "completion_tokens_details": {
-                "accepted_prediction_tokens": stats.accepted,
-                "rejected_prediction_tokens": stats.tested - stats.accepted,
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": rejected,
             },
         }
-        is_whole = outcome.reason in (END, CUT)
+        is_whole = stopped or outcome.reason in (END, CUT)
         return Finished("stop" if is_whole else "length", usage)

@@ -26,8 +26,8 @@ FIELDS = (
     Field(
         "messages",
         HONOURED,
-        "of system (or developer), user and assistant; texts, and JPEG or PNG pictures as data "
-        "URLs, in their order; `detail: low` shrinks a picture to 512 pixels a side",
+        "up to 256 of system (or developer), user and assistant; texts, and JPEG or PNG pictures "
+        "as data URLs, in their order; `detail: low` shrinks a picture to 512 pixels a side",
     ),
     Field("stream", HONOURED, "words as they are verified"),
     Field("stream_options", HONOURED, "`include_usage`"),
@@ -41,7 +41,7 @@ FIELDS = (
     Field("top_p", HONOURED, "above 0, up to 1"),
     Field("top_k", HONOURED, "0 or -1: all tokens"),
     Field("seed", HONOURED, "of the sampling; absent: another one each time"),
-    Field("stop", HONOURED, "up to 16 texts; the answer ends before the first that it says"),
+    Field("stop", HONOURED, "up to 16 texts; the answer ends before the first of them"),
     Field(
         "response_format",
         HONOURED,

@@ -37,8 +37,8 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Await the next request."""
+        self._await_request()  # first: a pipelined one begins in here
         super().on_response_complete()
-        self._await_request()
 
     def pause_writing(self) -> None:
         """Wait for the client to read."""

@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from ..errors import TRACEBACKS, UserError
@@ -66,6 +66,9 @@ class Endpoint:
             TRACEBACKS.debug("a request failed", exc_info=error)
             log.error("a request failed: %s", type(error).__name__)
             await answer.fail(ApiError("the endpoint failed: see its log", status=500))
+        except asyncio.CancelledError:  # by the server, which ends
+            with suppress(asyncio.CancelledError):  # of a client that does not read
+                await answer.fail(ApiError("the endpoint ends", status=503))
 
     async def _answer(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
@@ -108,7 +111,7 @@ class Endpoint:
         kind = headers.get("content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":  # a web page could send another one unasked
             raise ApiError("the content-type must be application/json", status=415)
-        chat = read_chat(await self._body(receive), self._models)
+        chat = await self._read(receive)
         work = asyncio.ensure_future(self._decode(chat, answer))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
@@ -124,8 +127,8 @@ class Endpoint:
         if work in done:
             work.result()
 
-    async def _body(self, receive: Receive) -> bytes:
-        """A request's whole body; raises ApiError."""
+    async def _read(self, receive: Receive) -> ChatRequest:
+        """The chat request in a request's whole body; raises ApiError."""
         body, end = bytearray(), time.monotonic() + BODY_S
         try:
             more = True
@@ -143,11 +146,11 @@ class Endpoint:
                 self._reading += len(part)
                 body += part
                 more = message.get("more_body", False)
+            return await asyncio.to_thread(read_chat, bytes(body), self._models)
         except asyncio.TimeoutError:
             raise ApiError(f"the body did not arrive within {BODY_S:g} s", status=408) from None
         finally:
             self._reading -= len(body)
-        return bytes(body)
 
     async def _decode(self, chat: ChatRequest, answer: Answer) -> None:
         head = {
@@ -158,11 +161,12 @@ class Endpoint:
         said = ""
         async with aclosing(self._decodes.stream(chat)) as pieces:
             async for piece in pieces:
+                if "system_fingerprint" not in head:  # the same of all pieces
+                    answer.verified = piece.verified
+                    head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
                 if isinstance(piece, Finished):
                     end = piece
                     continue
-                answer.verified = piece.verified
-                head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
                 if chat.stream:
                     await answer.chunk(head, piece.text)
                 said += piece.text

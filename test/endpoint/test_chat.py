@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,11 +15,14 @@ from helpers.checkpoints import jpeg
 from helpers.endpoint import MODEL, asked, said, shown
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import ExifTags, Image
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.endpoint.chat import ApiError, ChatRequest, read_chat
 from edge_cloud_spec.endpoint.fields import BY_NAME, HONOURED, UNSUPPORTED, table
 from edge_cloud_spec.endpoint.stop_texts import StopTexts
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.request import Message, Picture
 
 PAGE = Path(__file__).parents[2] / "docs/endpoint.md"
@@ -130,6 +134,8 @@ WRONG: dict[str, list[Any]] = {
     "response_format": [
         "json",
         {"type": "xml"},
+        {"type": "json_object", "schema": SCHEMA},
+        {"type": "json_schema", "json_schema": {"schema": SCHEMA, "grammar": "x"}},
         {"type": "json_schema"},
         {"type": "json_schema", "json_schema": {"name": "x"}},
         {"type": "json_schema", "json_schema": {"schema": {"title": "x" * 4096}}},
@@ -204,6 +210,52 @@ def test_low_detail_shrinks_a_picture_and_never_enlarges_one(
     assert picture == Picture.of(data, expected)
 
 
+def turned(kind: str, orientation: int, *, behind: bool = False) -> bytes:
+    """A picture of 1024x768 with this orientation in its EXIF; ``behind``: behind its pixels."""
+    image, exif, data = Image.new("RGB", (1024, 768)), Image.Exif(), io.BytesIO()
+    exif[ExifTags.Base.Orientation] = orientation
+    image.save(data, kind, exif=exif)
+    if not behind:
+        return data.getvalue()
+    before, _, rest = data.getvalue().partition(b"eXIf")
+    end = int.from_bytes(before[-4:], "big") + 4
+    chunk, rest = before[-4:] + b"eXIf" + rest[:end], rest[end:]
+    return before[:-4] + rest[:-12] + chunk + rest[-12:]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_low_detail_is_of_the_upright_picture(orientation: int) -> None:
+    pictures = (
+        turned("JPEG", orientation),
+        turned("PNG", orientation),
+        turned("PNG", orientation, behind=True),
+    )
+    for data in pictures:
+        width, height = decode_image(data).size
+        assert (width < height) == (orientation > 4)
+        (picture,) = read(asked(shown(data, detail="low"))).request.pictures
+        assert picture.size == (width // 2, height // 2)
+
+
+def test_pictures_are_measured_by_their_headers_and_no_more_are_read_than_one_too_many() -> None:
+    half = jpeg(1, 1024, 768)[:1000]
+    with pytest.raises(UserError, match="damaged"):
+        decode_image(half)
+    (picture,) = read(asked(shown(half, detail="low"))).request.pictures
+    assert picture.size == (512, 384)
+    unread = {"type": "input_audio", "input_audio": {}}
+    messages = [said(*[shown(half, detail="low")] * 33)] * 2
+    messages[1] = said(*messages[1]["content"], unread)
+    assert "at most 65 pictures" in str(refusal(asked("x") | {"messages": messages}))
+
+
+def test_json_is_on_one_line_whatever_a_schema_says() -> None:
+    schema = SCHEMA | {"x-guidance": {"whitespace_flexible": True}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    plain = read(asked("x", response_format=JSON_SCHEMA)).policy.grammar
+    assert read(asked("x", response_format=form)).policy.grammar == plain
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -230,6 +282,7 @@ def test_what_is_no_json_of_a_request_is_refused_in_a_sentence(body: bytes) -> N
     with pytest.raises(ApiError) as caught:
         read_chat(body, (MODEL,))
     assert caught.value.status in (400, 404) and len(str(caught.value)) < 300
+    assert caught.value.param in ("", "model", "temperature", "response_format")
 
 
 def test_pictures_beyond_what_the_link_carries_are_refused() -> None:

@@ -3,6 +3,7 @@ link, for clients as they are, and nobody's request harms another's."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import select
@@ -276,6 +277,15 @@ def test_a_stop_text_ends_the_answer_and_its_decode(slow: Slow) -> None:
     assert slow.ends == ["length"] + 4 * ["cut"]
 
 
+def test_a_stop_text_that_is_the_answers_last_stops_it(slow: Slow) -> None:
+    for limit in (1, 2, 3):  # of one verdict, or of two
+        asks = HELLO | {"max_tokens": limit}
+        whole = text_of(slow.endpoint.post(asks))
+        status, _, answer = slow.endpoint.post(asks | {"stop": whole})
+        assert whole and not text_of((status, {}, answer))
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+
 def test_an_answer_is_as_long_as_is_asked_for_or_as_the_verifier_allows(slow: Slow) -> None:
     for asked_for in (1, 7, 10_000):
         _, _, answer = slow.endpoint.post(HELLO | {"max_tokens": asked_for})
@@ -326,8 +336,13 @@ def test_out_of_reach_the_robots_model_answers_where_that_is_chosen_and_says_so(
         slow.link.set_out(True)
         _, headers, answer = endpoint.post(hello)
         _, streamed_headers, data = endpoint.post(hello | {"stream": True})
+        first = answer["choices"][0]["message"]["content"][0]
+        _, empty_headers, empty = endpoint.post(hello | {"stop": first})
         refused = slow.endpoint.post(hello)[0]
         slow.link.set_out(False)
+    assert empty["choices"][0]["message"]["content"] == ""
+    assert empty_headers["x-unverified"] == "true"
+    assert empty["system_fingerprint"] == answer["system_fingerprint"]
     drafter = slow.decoder.runner.draft_model
     assert headers["x-unverified"] == streamed_headers["x-unverified"] == "true"
     assert answer["system_fingerprint"] == f"unverified {drafter.identity}"
@@ -522,6 +537,47 @@ def test_a_client_that_stays_and_does_nothing_is_hung_up_on(
         # What fills its buffers keeps the end of the connection from a client that reads nothing.
         until(lambda: hung_up.poll(0) or (getattr(decodes, "begun", False) and not open_here))
         assert endpoint.post(b"", MODELS, method="GET")[0] == 200
+
+
+class Late(Decodes):
+    """Its answers take their time."""
+
+    begun = False
+
+    async def stream(self, chat: Any) -> AsyncGenerator[Words | Finished, None]:
+        self.begun = True
+        await asyncio.sleep(float(chat.request.text))
+        yield Words("x")
+        yield Finished("stop", {})
+
+
+def test_a_request_behind_another_is_no_silence(
+    idle: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "REQUEST_S", 0.2)
+    bodies = [json.dumps(asked(seconds)).encode() for seconds in ("0", "0.6")]
+    with (
+        RunningEndpoint(idle, decodes=Late) as endpoint,
+        socket.create_connection(("127.0.0.1", endpoint.port), timeout=60) as client,
+    ):
+        client.sendall(b"".join(post_of(body, len(body)) for body in bodies))
+        answers = b""
+        while more := client.recv(2**16):
+            answers += more
+    assert answers.count(b"HTTP/1.1 200") == 2
+
+
+def test_a_request_under_way_when_the_endpoint_ends_is_told_so(
+    idle: Decoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener, "LAST_ANSWERS_S", 0)
+    with ThreadPoolExecutor(1) as pool:
+        with RunningEndpoint(idle, decodes=Late) as endpoint:
+            waiting = pool.submit(endpoint.post, asked("60"))
+            until(lambda: getattr(endpoint.decodes, "begun", False))
+        status, _, answer = waiting.result()
+    assert status == 503 and answer["error"]["message"] == "the endpoint ends"
+    assert not any(record.exc_info for record in caplog.records)
 
 
 # The command
