@@ -29,6 +29,7 @@ from edge_cloud_spec.nodes.health import (
     LEFT_S,
     OWNERS,
     UNKNOWN_NODE,
+    UNKNOWN_S,
     WARNING_S,
     WELL_S,
     HealthConsole,
@@ -376,9 +377,9 @@ GUARD = "/robot1/stop_guard"
         ],
         [
             (0.0, [NAMELESS], None, ""),
-            (0.4, [NAMELESS], None, ""),
-            (0.6, [NAMELESS], Level.ERROR, "without a ROS name"),
-            (0.7, [OWNER], None, ""),
+            (UNKNOWN_S - 0.1, [NAMELESS], None, ""),
+            (UNKNOWN_S + 0.1, [NAMELESS], Level.ERROR, "without a ROS name"),
+            (UNKNOWN_S + 0.2, [OWNER], None, ""),
         ],
     ],
     ids=[
@@ -386,7 +387,7 @@ GUARD = "/robot1/stop_guard"
         "a node of our names in another namespace is a stranger",
         "one is allowed only where its whole name is",
         "a second of one name may be one that was killed, unless it stays",
-        "one without a name is waited for half a second",
+        "one without a name is waited for a moment",
     ],
 )
 def test_who_publishes_in_another_nodes_place_is_named(

@@ -21,6 +21,7 @@ OWNED = {  # their owners change them
     "_Client",
     "_Entry",
     "_Progress",
+    "_Publisher",
     "_Run",
 }
 
