@@ -28,6 +28,7 @@ class _Publisher:
     came: int
     why: str = ""
     held: int = 0
+    released: bool = False  # by another, once it is sure that this one has left
 
 
 class EStops:
@@ -64,7 +65,7 @@ class EStops:
             it = self._said.setdefault(name, _Publisher(now, next(self._turns)))
             if on and it.why != E_STOP_ON:
                 it.came = it.held = next(self._turns)
-            it.why, it.heard = E_STOP_ON if on else "", now
+            it.why, it.heard, it.released = E_STOP_ON if on else "", now, False
             if len(self._said) > 1:
                 self._forget_who_left(0 if on else it.came, now)
 
@@ -73,9 +74,10 @@ class EStops:
         present = self._names()
         must_speak = self._timeout() and not self._are_named
         for name, it in [*self._said.items()]:
-            has_left = now - it.heard > ABSENT_AFTER_S and name not in present
-            if has_left and (it.held < released if it.why else not must_speak):
-                del self._said[name]
+            if name not in present:
+                it.released |= bool(it.why) and it.held < released
+                if now - it.heard > ABSENT_AFTER_S and (it.released if it.why else not must_speak):
+                    del self._said[name]
 
     def _names(self) -> Mapping[bytes, str]:
         present = self._present()
@@ -85,6 +87,8 @@ class EStops:
     def why(self, now: float) -> str:
         """Why it is on at ``now`` (monotonic s); empty: it is off."""
         with self._lock:
+            if any(it.released for it in self._said.values()):
+                self._forget_who_left(0, now)
             if timeout := self._timeout():
                 silent = f"{E_STOP_ON}: silent for {timeout:g} s (parameter e_stop_timeout)"
                 self._hold_for_silence(now, timeout, silent)

@@ -34,6 +34,7 @@ class Box:
     holds: bool = False
     heard: float = 0.0
     here: bool = True
+    released: bool = False  # by another, as it was not there
 
 
 class Crowd:
@@ -70,13 +71,14 @@ class Crowd:
             box.pressed = self.now
         box.holds, box.heard = on, self.now
         for each in self.boxes.values():
-            gone = not each.here and self.now - each.heard > ABSENT_AFTER_S
-            if not on and gone and max(box.first, box.pressed) > each.pressed:
-                each.holds = False
+            later = max(box.first, box.pressed) > each.pressed
+            each.released |= not on and not each.here and each.holds and later
         self.stops.receive(EStopMessage(on, name), self.now)
 
     def _wrong(self) -> str:
         on, boxes = bool(self.stops.why(self.now)), self.boxes.values()
+        for box in boxes:  # once it is sure that it has left
+            box.holds &= not (box.released and self.now - box.heard > ABSENT_AFTER_S)
         said = any(box.holds for box in boxes)
         silent = [box for box in boxes if box.here and self.now - box.heard > TIMEOUT]
         nobody = all(self.now - box.heard > TIMEOUT for box in boxes)
@@ -191,6 +193,25 @@ def stays_held(kind: type[EStops], known: bool) -> bool:
             if bool(stops.why(now)) != (now > TIMEOUT):
                 return False
     return True
+
+
+def test_a_release_that_comes_a_moment_after_who_pressed_has_left_is_not_lost() -> None:
+    """``ros2 topic pub --once``, twice; the graph may know a publisher later than its message."""
+    present = {b"first": "/first"}
+    stops = EStops(lambda: present)
+    stops.receive(EStopMessage(True, b"first"), 0.0)
+    present.clear()
+    stops.receive(EStopMessage(False, b"second"), 0.5)
+    assert stops.why(0.6) and not stops.why(ABSENT_AFTER_S + 0.1)
+    for back in (True, False):  # it had not left: it speaks again, or the graph names it late
+        stops, here = EStops(lambda: here), dict[bytes, str]()  # noqa: B023
+        stops.receive(EStopMessage(True, b"first"), 0.0)
+        stops.receive(EStopMessage(False, b"second"), 0.5)
+        if back:
+            stops.receive(EStopMessage(True, b"first"), 0.7)
+        else:
+            here[b"first"] = "/first"
+        assert stops.why(5.0)
 
 
 class Boxes(Peer):
