@@ -20,6 +20,7 @@ from .room import (
     Room,
     Walker,
     decorate,
+    first_that_fits,
     light_of,
     pale,
 )
@@ -50,16 +51,8 @@ def make_furnished(seed: int, target: str | None = None, people: int = 0) -> Roo
 
     ValueError: an unknown thing, or a negative seed.
     """
-    if target is not None and target not in THING_KINDS:
-        raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(THING_KINDS)}")
-    if seed < 0:
-        raise ValueError(f"rooms have seeds from 0 on, not {seed}")
-    for attempt in range(1000):
-        rng = np.random.default_rng((seed, attempt, 0xF02))
-        room = _try_furnished(seed, rng, target)
-        if room is not None:
-            return replace(room, walkers=tuple(_walker(room, rng) for _ in range(people)))
-    raise RuntimeError(f"no room could be furnished from seed {seed}")
+    room, rng = first_that_fits(_try_furnished, seed, target, 0xF02)
+    return replace(room, walkers=tuple(_walker(room, rng) for _ in range(people)))
 
 
 def _try_furnished(seed: int, rng: np.random.Generator, wanted: str | None) -> Room | None:

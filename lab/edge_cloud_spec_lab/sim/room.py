@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -228,15 +229,26 @@ def make_room(seed: int, target: str | None = None) -> Room:
 
     ValueError: an unknown thing, or a negative seed.
     """
+    return first_that_fits(_try_room, seed, target, 0x607)[0]
+
+
+def first_that_fits(
+    attempt: Callable[[int, np.random.Generator, str | None], Room | None],
+    seed: int,
+    target: str | None,
+    kind: int,
+) -> tuple[Room, np.random.Generator]:
+    """The first room of this ``kind`` of room and seed that an attempt makes, and the generator
+    that it has drawn from. ValueError: an unknown target, or a negative seed."""
     if target is not None and target not in THING_KINDS:
         raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(THING_KINDS)}")
     if seed < 0:
         raise ValueError(f"rooms have seeds from 0 on, not {seed}")
-    for attempt in range(1000):
-        rng = np.random.default_rng((seed, attempt, 0x607))
-        room = _try_room(seed, rng, target)
+    for number in range(1000):
+        rng = np.random.default_rng((seed, number, kind))
+        room = attempt(seed, rng, target)
         if room is not None:
-            return room
+            return room, rng
     raise RuntimeError(f"no room could be furnished from seed {seed}")
 
 
