@@ -15,7 +15,7 @@ from .answer import NOT_SEEN
 from .footprint import Points
 from .pose import Velocity
 from .settings import NavigatorSettings
-from .sight import SIDE_DEGREES, SIDE_RETURNS, LidarSight, blindness
+from .sight import SIDE_DEGREES, LidarSight, blindness
 from .status import WAYS
 
 FREE_FROM_M = 2.0  # m; a way of so much and more is free: one action goes less far
@@ -126,9 +126,9 @@ def _see(sights: Sequence[LidarSight], middle: int) -> bool:
     """Whether lidars see to both sides of this bearing, degrees to the left, and none is blind
     there."""
     for begin in (middle - SIDE_DEGREES, middle):
-        whys = [sight.blind(begin, begin + SIDE_DEGREES) for sight in sights]
-        there = np.arange(begin, begin + SIDE_DEGREES + 1) % 360
-        returns = (s.telling[there].sum() for s in sights if s.source == "points")
-        if any(whys) or not ("" in whys or any(n >= SIDE_RETURNS for n in returns)):
+        side = begin, begin + SIDE_DEGREES
+        whys = [sight.blind(*side) for sight in sights]
+        clouds = (sight for sight in sights if sight.source == "points")
+        if any(whys) or not ("" in whys or any(cloud.sees(*side) for cloud in clouds)):
             return False
     return True

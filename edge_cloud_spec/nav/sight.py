@@ -76,11 +76,6 @@ def rays_of_scan(
     return rays
 
 
-def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Rays:
-    """The rays of a cloud (``cloud_of``)."""
-    return cloud_of(places, settings)[0]
-
-
 def cloud_of(places: NDArray[np.float64], settings: ObstacleSettings) -> tuple[Rays, Floor]:
     """The rays of a cloud's points [n, 3] in the lidar's frame, and what it tells of the floor;
     what has no return has no bearing and is left out.

@@ -55,14 +55,6 @@ def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: s
     return rays_of_scan(ranges, angles, message.range_min, message.range_max, settings)
 
 
-def points_of_cloud(message: PointCloud2, settings: ObstacleSettings, base_frame: str) -> Rays:
-    """The rays [n, 3] to the points of the cloud in the base's frame.
-
-    Raises ValueError, with a sentence, if the message cannot be used.
-    """
-    return read_cloud(message, settings, base_frame)[0]
-
-
 def read_cloud(
     message: PointCloud2, settings: ObstacleSettings, base_frame: str
 ) -> tuple[Rays, Floor]:

@@ -17,7 +17,7 @@ from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.free_space import FREE_FROM_M, FreeSpace, free_space
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.sight import LidarSight, Rays, rays_of_cloud, rays_of_scan
+from edge_cloud_spec.nav.sight import LidarSight, Rays, cloud_of, rays_of_scan
 from edge_cloud_spec.nav.status import WAYS
 
 Place = tuple[float, float]
@@ -135,7 +135,7 @@ def test_what_more_a_scan_shows_never_makes_a_way_longer(seed: int) -> None:
 
 
 def of_cloud(places: np.ndarray, settings: ObstacleSettings = BODY) -> FreeSpace:
-    rays = rays_of_cloud(places, settings)
+    rays = cloud_of(places, settings)[0]
     return space_of(rays, replace(SETTINGS, obstacles=settings), "points")
 
 

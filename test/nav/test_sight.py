@@ -18,8 +18,8 @@ from edge_cloud_spec.nav.sight import (
     BODY_EDGE_M,
     LidarSight,
     blindness,
+    cloud_of,
     ends_of,
-    rays_of_cloud,
     rays_of_scan,
 )
 
@@ -109,7 +109,7 @@ def test_each_lidar_must_see_where_it_looks() -> None:
     )
     floor = np.random.default_rng(1).uniform((-3, -3, -0.31), (3, 3, -0.29), (500, 3))
     clouds = [
-        LidarSight.of("points", rays_of_cloud(places, CLOUD), CLOUD)
+        LidarSight.of("points", cloud_of(places, CLOUD)[0], CLOUD)
         for places in (floor, floor[floor[:, 0] < 0.0])
     ]
     assert not blindness([free, clouds[0]], FORWARD, BODY.reach)
@@ -160,7 +160,7 @@ def test_without_a_return_a_cloud_has_no_point_wherever_the_lidar_is() -> None:
     places = np.random.default_rng(2).uniform((1, -1, -0.1), (3, 1, 0.3), (400, 3))
     places[::2] = 0.0
     places[1::40] = math.nan
-    rays = rays_of_cloud(places, settings)
+    rays = cloud_of(places, settings)[0]
     assert len(rays) == 190 and (ends_of(rays, settings.points_at)[:, 0] > 1.0).all()
 
 
@@ -179,7 +179,7 @@ def test_a_cloud_sees_ahead_by_its_returns_between_the_heights(
 ) -> None:
     places = np.random.default_rng(3).uniform(low, high, (600, 3))
     try:
-        why = told(rays_of_cloud(places, CLOUD), FORWARD, "points")
+        why = told(cloud_of(places, CLOUD)[0], FORWARD, "points")
     except ValueError as error:
         why = str(error)
     assert ("" if sees else "covered") in why and bool(why) != sees
@@ -196,6 +196,6 @@ def test_a_clouds_ray_sees_as_far_as_it_is_within_the_heights(
     within = (z >= settings.lowest) & (z <= settings.highest)
     seen = far * parts[within].max(initial=0.0)
     ahead = np.array([[5.0, 0.0, 0.1 - mounted], [far, 0.0, height - mounted]])
-    ray = rays_of_cloud(ahead, settings)[1]
+    ray = cloud_of(ahead, settings)[0][1]
     assert ray[1] == pytest.approx(seen, abs=1e-3 + far * 1e-4)
     assert bool(ray[2]) == within[-1]

@@ -13,10 +13,10 @@ from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.sight import LidarSight
-from edge_cloud_spec.nodes.lidar import points_of_cloud, points_of_scan
+from edge_cloud_spec.nodes.lidar import points_of_scan, read_cloud
 
 SETTINGS = ObstacleSettings()
-CLOUDS = ("points", points_of_cloud)
+CLOUDS = ("points", lambda *given: read_cloud(*given)[0])
 WALL = [(3.0, y / 10, 0.0) for y in range(-20, 21)]
 HANGING = ObstacleSettings(
     scan_at=Mount("laser", x=0.2, roll=math.pi), points_at=Mount("l1", x=0.3, z=-0.05, pitch=2.88)
@@ -137,7 +137,7 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
     ],
 )
 def test_what_tells_nothing_is_refused_in_a_sentence(message: Any, why: str) -> None:
-    read = points_of_scan if isinstance(message, LaserScan) else points_of_cloud
+    read = points_of_scan if isinstance(message, LaserScan) else read_cloud
     with pytest.raises(ValueError, match=why):
         read(message, SETTINGS, "base_link")
 
@@ -150,7 +150,7 @@ def test_a_cloud_that_is_cut_or_lies_about_its_size_is_refused(name: str, value:
     message = a_cloud([(1.0, 0.0, 0.0), (2.0, 0.0, 0.0)])
     setattr(message, name, value)
     with pytest.raises(ValueError, match="the points"):
-        points_of_cloud(message, SETTINGS, "base_link")
+        read_cloud(message, SETTINGS, "base_link")
 
 
 def test_a_node_stops_before_what_its_scan_shows_and_without_one(
