@@ -74,7 +74,7 @@ def run_endpoint(args: argparse.Namespace) -> int:
     check_installed("uvicorn", "the endpoint")
     from ..edge.picture_decoder import Decoder
     from .listener import listen, serve, tls_context
-    from .server import Endpoint
+    from .server import ChatApp
 
     set_up_logging("text")
     # What may be wrong is read before the model is loaded, which takes long.
@@ -90,7 +90,7 @@ def run_endpoint(args: argparse.Namespace) -> int:
         listen(settings.address) as listening,
         Decoder(cloud, drafter, **options) as decoder,
     ):
-        app = Endpoint(
+        app = ChatApp(
             Decodes(decoder, settings.queue, settings.when_lost),
             settings.models,
             lambda: keys.current,

@@ -29,7 +29,7 @@ FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measur
 
 
 @dataclass(frozen=True)
-class Words:
+class Piece:
     """More of an answer. verified: as the target's own; else they are the robot's model's."""
 
     text: str
@@ -39,7 +39,7 @@ class Words:
 @dataclass(frozen=True)
 class Finished:
     """The end of an answer, in the API's words. usage: its numbers of tokens. verified: as in
-    ``Words``, also of an answer without words."""
+    ``Piece``, also of an answer without words."""
 
     finish_reason: str
     usage: dict[str, object]
@@ -71,13 +71,13 @@ class Decodes:
         await self._turn.acquire()
         self._pool.shutdown()
 
-    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Words | Finished, None]:
+    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece | Finished, None]:
         """Yield words as they are verified, and the end last; ApiError: there is none.
 
         To close the iterator ends the decode.
         """
         await self._take_turn()
-        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Words | None]()
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Piece | None]()
         inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
         verified = True
 
@@ -85,7 +85,7 @@ class Decodes:
             nonlocal kept
             if not stops.found:
                 kept = emit.position + len(emit.tokens)
-                words = Words(stops.add(more, ended=bool(reason)), emit.verified)
+                words = Piece(stops.add(more, ended=bool(reason)), emit.verified)
                 loop.call_soon_threadsafe(arrived.put_nowait, words)
                 if stops.found:
                     inbox.put(Cut())

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..signals import handled
 from ..wire.channel import host_of
 from ..wire.secret_files import Reloaded, read_pair
-from .server import Endpoint
+from .server import ChatApp
 
 REQUEST_S = 30.0  # within which a connection begins a request
 READ_S = 30.0  # within which a client reads what fills its connection
@@ -106,7 +106,7 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
     return context
 
 
-def make_server(app: Endpoint, tls: ssl.SSLContext | None) -> uvicorn.Server:
+def make_server(app: ChatApp, tls: ssl.SSLContext | None) -> uvicorn.Server:
     """The HTTP server of an endpoint."""
     config = uvicorn.Config(
         app,
@@ -127,7 +127,7 @@ def make_server(app: Endpoint, tls: ssl.SSLContext | None) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(app: Endpoint, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+def serve(app: ChatApp, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP."""
     server = make_server(app, tls)
 

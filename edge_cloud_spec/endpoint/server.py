@@ -31,7 +31,7 @@ BODY_S = 30.0  # within which a body arrives
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 
 
-class Endpoint:
+class ChatApp:
     """The ASGI application."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP request."""
-        answer = Answer(send)
+        answer = Response(send)
         try:
             await self._answer(scope, receive, answer)
         except ApiError as error:
@@ -70,7 +70,7 @@ class Endpoint:
             with suppress(asyncio.CancelledError):  # of a client that does not read
                 await answer.fail(ApiError("the endpoint ends", status=503))
 
-    async def _answer(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, answer: Response) -> None:
         headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
         self._check_access(headers)
         path, method = scope["path"].rstrip("/"), scope["method"]
@@ -107,7 +107,7 @@ class Endpoint:
         if not keys and not is_loopback(f"[{host}]:0"):
             raise ApiError(f"this endpoint is not {host!r:.80}: ask 127.0.0.1", status=403)
 
-    async def _chat(self, headers: dict[str, bytes], receive: Receive, answer: Answer) -> None:
+    async def _chat(self, headers: dict[str, bytes], receive: Receive, answer: Response) -> None:
         kind = headers.get("content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":  # a web page could send another one unasked
             raise ApiError("the content-type must be application/json", status=415)
@@ -152,7 +152,7 @@ class Endpoint:
         finally:
             self._reading -= len(body)
 
-    async def _decode(self, chat: ChatRequest, answer: Answer) -> None:
+    async def _decode(self, chat: ChatRequest, answer: Response) -> None:
         head = {
             "id": f"chatcmpl-{secrets.token_hex(16)}",
             "created": int(time.time()),
@@ -185,7 +185,7 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-class Answer:
+class Response:
     """The response to one request: a JSON object, or a stream of them as server-sent events."""
 
     def __init__(self, send: Send) -> None:

@@ -37,7 +37,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.endpoint import listener, server
 from edge_cloud_spec.endpoint.chat import read_chat
-from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Words
+from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
 from edge_cloud_spec.endpoint.server import CHAT, MODELS, MOST_BODY_BYTES
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Message, Picture, Request
@@ -497,10 +497,10 @@ class Long(Decodes):
 
     begun = False
 
-    async def stream(self, chat: Any) -> AsyncGenerator[Words | Finished, None]:
+    async def stream(self, chat: Any) -> AsyncGenerator[Piece | Finished, None]:
         self.begun = True
         for _ in range(64):
-            yield Words("x" * 2**18)
+            yield Piece("x" * 2**18)
         yield Finished("stop", {})
 
 
@@ -544,10 +544,10 @@ class Late(Decodes):
 
     begun = False
 
-    async def stream(self, chat: Any) -> AsyncGenerator[Words | Finished, None]:
+    async def stream(self, chat: Any) -> AsyncGenerator[Piece | Finished, None]:
         self.begun = True
         await asyncio.sleep(float(chat.request.text))
-        yield Words("x")
+        yield Piece("x")
         yield Finished("stop", {})
 
 

@@ -29,7 +29,7 @@ from helpers.endpoint import HEADERS, MODEL, RunningEndpoint, asked, said, shown
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.endpoint.chat import ChatRequest
-from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Words
+from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
 from edge_cloud_spec.endpoint.fields import FIELDS
 from edge_cloud_spec.endpoint.server import CHAT
 from edge_cloud_spec.models.load import load
@@ -66,10 +66,10 @@ class Echo(Decodes):
 
     seen = 0
 
-    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Words | Finished, None]:
+    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece | Finished, None]:
         self.seen += 1
         if self.seen % REAL and chat.request.text != "hello":
-            yield Words(ECHO)
+            yield Piece(ECHO)
             yield Finished("stop", {})
             return
         async for piece in super().stream(chat):

@@ -12,7 +12,7 @@ from typing import Any
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.endpoint.decodes import Decodes
 from edge_cloud_spec.endpoint.listener import listen, make_server, tls_context
-from edge_cloud_spec.endpoint.server import CHAT, Endpoint
+from edge_cloud_spec.endpoint.server import CHAT, ChatApp
 from edge_cloud_spec.loop_thread import LoopThread
 
 MODEL = "edge-cloud-spec"
@@ -37,7 +37,7 @@ class RunningEndpoint(ExitStack):
         self.port: int = listening.getsockname()[1]
         self.url = f"http{'s' * any(tls)}://127.0.0.1:{self.port}/v1"
         self.decodes = decodes(decoder, queue, when_lost)
-        app = Endpoint(self.decodes, (MODEL,), lambda: keys, timeout_s)
+        app = ChatApp(self.decodes, (MODEL,), lambda: keys, timeout_s)
         self.server = make_server(app, tls_context(*tls))
         thread = LoopThread("endpoint")
         self.callback(thread.close)
