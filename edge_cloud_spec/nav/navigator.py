@@ -66,6 +66,8 @@ WATCHDOG_MARGIN_S = 0.1  # s after a command's end before which no watchdog stop
 TICK_GAP_S = 0.5  # s without a tick after which a motion does not continue
 DRIVE_PROGRESS_S = 2.0  # s in which a driving base must make some way
 DRIVE_PROGRESS_SHARE = 0.25  # the share of what was commanded that it must make
+STALLED_AFTER_S = 1.0  # s in which a base that makes less of more than this has stalled
+STALLED_LEAST = (0.1, math.radians(8))  # m, rad commanded
 OBSTACLE_WAIT_S = 1.0  # s for which a motion waits for an obstacle to go
 FRAME_DRIVEN_S = 1.0  # of driving since a frame, after which no action begins on it
 QUICK_DECISION_S = 0.45  # if decisions take longer, they begin only shortly before a motion's end
@@ -123,9 +125,10 @@ class RunningMotion:
     look_at: float
     detour: Detour | None = None
 
-    def status(self, state: str) -> NavigatorStatus:
+    def status(self, state: str, stalled: bool = False) -> NavigatorStatus:
         """What is published while it runs."""
-        return NavigatorStatus(state, detail=str(self.action), action=self.action)
+        code = NavCode.STALLED if stalled else NavCode.NONE
+        return NavigatorStatus(state, detail=str(self.action), code=code, action=self.action)
 
 
 class Navigator:
@@ -553,23 +556,24 @@ class Navigator:
         effects: list[Effect] = [drive]
         if run.detour is not None and run.detour.chosen is not chosen:
             effects.append(GoAround(run.detour.chosen, self.settings.obstacles.strip))
-        if run.look_at == math.inf:
-            return effects
-        if now - self._set_off >= DRIVE_PROGRESS_S and self._is_blocked(now):
-            return self._finish(run, STEP_BLOCKED, now)
-        effects += self._count_steps(run)
-        if now >= run.look_at - COMMAND_PERIOD_S / 2:
-            effects += self._show(run.status("ready"))
-        return effects
+        state = self.status.state
+        if run.look_at < math.inf:
+            driven = now - self._set_off >= DRIVE_PROGRESS_S
+            if driven and self._makes_little(DRIVE_PROGRESS_S, JUMP_EXTRA, now):
+                return self._finish(run, STEP_BLOCKED, now)
+            effects += self._count_steps(run)
+            state = "ready" if now >= run.look_at - COMMAND_PERIOD_S / 2 else state
+        stalled = run.closed_loop and self._makes_little(STALLED_AFTER_S, STALLED_LEAST, now)
+        return effects + self._show(run.status(state, stalled))
 
-    def _is_blocked(self, now: float) -> bool:
-        """Whether the base makes little of its commands; checked across motions, since those that
-        replace each other are too short."""
-        path, _, turn = self._commanded.since(now - DRIVE_PROGRESS_S, now)
-        made, turned = self.odometer.track.made_lately(DRIVE_PROGRESS_S)
+    def _makes_little(self, seconds: float, least: tuple[float, float], now: float) -> bool:
+        """Whether the base makes little of the commands of the last ``seconds`` (more than
+        ``least`` m or rad); across motions, since those that replace each other are too short."""
+        path, _, turn = self._commanded.since(now - seconds, now)
+        made, turned = self.odometer.track.made_lately(seconds)
         return any(
-            given > least and real < DRIVE_PROGRESS_SHARE * given
-            for given, real, least in zip((path, turn), (made, turned), JUMP_EXTRA, strict=True)
+            given > enough and real < DRIVE_PROGRESS_SHARE * given
+            for given, real, enough in zip((path, turn), (made, turned), least, strict=True)
         )
 
     def _finish(

@@ -37,6 +37,8 @@ REMEMBERED = 64  # counts of the navigator, and pictures
 SPACES_REMEMBERED = 256  # ten seconds of two lidars, which a frame may be late
 SPACE_APART_S = 0.3  # s between a frame and what lidars showed then; at 0.6 m/s 18 cm
 MOVED_S = 2.0  # s that the robot was told to move, and no picture was new
+WATCHED_S = 1.0  # s of it at most between two events: no motion goes on while all stands still
+STANDS = (NavCode.BLOCKED, NavCode.STALLED)  # and may see the same
 SAME_PICTURE = (
     "the pictures stay the same though the robot is told to move: if it moves, restart the camera "
     "driver; if it stands, see the base's driver"
@@ -154,8 +156,8 @@ class DecisionLoop:
     ``blind``: why there is no picture to decide on, as the caller finds; ``trouble``: why else
     nothing is decided; both are only said. No decision begins or goes on while the pictures stay
     the same though the robot was told to move for ``MOVED_S``: a new picture ends that, or the
-    release of an e_stop. A motion that ends as blocked does not count: a simulated robot that
-    stands sees the same; nor does one while a recording is played (``NavCode.REPLAY``). A frame
+    release of an e_stop. What odometry shows to stand (``STANDS``) does not count, as it sees the
+    same in a simulator; nor does a motion while a recording is played (``NavCode.REPLAY``). A frame
     without bytes, whose picture is made later, counts as new.
     """
 
@@ -270,9 +272,9 @@ class DecisionLoop:
     def _watch_motion(self, now: float) -> None:
         """Count for how long the robot has been told to move since the picture last changed."""
         status = self._status
-        follows = status is not None and status.code is not NavCode.REPLAY
-        if status is not None and follows and status.state in ("moving", "ready"):
-            self._moved_s += now - self._watched_at
+        moves = status is not None and status.state in ("moving", "ready")
+        if status is not None and moves and status.code not in (NavCode.REPLAY, NavCode.STALLED):
+            self._moved_s += min(now - self._watched_at, WATCHED_S)
         self._watched_at = now
 
     # Instructions
@@ -342,8 +344,8 @@ class DecisionLoop:
         valid frame."""
         self._mission.on_status(status)
         self._watch_motion(now)
-        if status.code is NavCode.BLOCKED:
-            self._sees_anew()  # what stands may see the same
+        if status.code in STANDS:
+            self._sees_anew()
         effects = self._update_status(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)

@@ -469,7 +469,7 @@ def test_a_robot_that_is_blocked_sees_the_same_and_its_mission_ends_as_blocked()
         now, name = 3.0 * number, f"r{number}"
         play(loop, (now, frame("the same")), (now, decision(number, "the same")))
         play(loop, (now, NavigatorStatus("moving", name, stops=7)), (now, Ended(SEARCH_ACTION)))
-        play(loop, (now + 2.4, frame("the same")))
+        play(loop, *((now + later, frame("the same")) for later in (0.8, 1.6, 2.4)))
         assert loop.sees_the_same
         play(loop, (now + 2.5, NavigatorStatus("idle", name, "so", 7, NavCode.BLOCKED)))
     assert not loop.instruction and loop._published is not None

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from helpers.rover import CAMERA, Rover
 
+from edge_cloud_spec.nav import navigator
 from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S
 from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.pose import Pose
@@ -90,3 +91,41 @@ def test_that_bound_is_what_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_loop, "MOVED_S", math.inf)
     rover, _, at = frozen(1)
     assert rover.made(at, rover.now)[0] > 2 * FAR
+
+
+def without_noise(pose: Pose) -> bytes:
+    return f"{pose.x:.4f} {pose.y:.4f} {pose.yaw:.4f}".encode()
+
+
+def held(seed: int) -> bool:
+    """Whether a robot in a simulator, which is held by walls now and then, is taken for one whose
+    camera is frozen, and so stands for ever."""
+    random = Random(seed)
+    weights = [6.0, 2.0, *(random.random() for _ in ACTIONS[2:])]
+    rover = Rover(
+        lambda seen: random.choices(ACTIONS, weights)[0],
+        lambda number: random.choice([0.05, 0.2, 0.5, 1.5]),
+        NavigatorSettings(drive=random.choice(["stop_and_go", "continuous"])),
+        picture=without_noise,
+    )
+    for _ in range(20):
+        rover.blocked = random.random() < 0.5
+        rover.now += random.choice([0.0, 0.0, 0.3, 2.5])  # the program stands still
+        rover.run(random.uniform(0.1, 3.5))
+        if rover.loop.sees_the_same:
+            rover.run(15.0)
+            if rover.loop.sees_the_same:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_robot_that_walls_hold_is_not_taken_for_one_whose_camera_is_frozen(seed: int) -> None:
+    assert not held(seed)
+
+
+def test_it_would_be_without_the_stalls_that_the_navigator_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(navigator, "STALLED_LEAST", (math.inf, math.inf))
+    assert any(held(seed) for seed in range(6))
