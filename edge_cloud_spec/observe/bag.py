@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from ..nodes.drafting.camera import TYPES as CAMERAS
 from ..share import read_yaml, share
 from .bag_storage import MAX_BLOCK, ZSTD, Topic, inflated, open_storage, refusing
 
-PACKAGE, TEXT = "edge_cloud_spec", "std_msgs/msg/String"
+PACKAGE = "edge_cloud_spec"
 VERSION: Literal[9] = 9  # of the rosbag2 metadata; Jazzy and later read it
 MAX_MESSAGE = 1 << 23  # bytes of a message that is no picture: each may become an object
 MAX_ARRAY = 4096  # elements of an array of fixed length, which cost without a byte
@@ -113,43 +112,6 @@ def _types_of(kind: str, definition: str) -> Typestore:
     store = get_typestore(Stores.EMPTY)
     store.register(defined)
     return store
-
-
-def robot_topics(
-    types: Mapping[str, str], wanted: Mapping[str, str], namespace: str = ""
-) -> dict[str, str]:
-    """The full names of one robot's ``wanted`` topics, by their relative names. Raises UserError.
-
-    ``types``: of the bag's topics. ``wanted``: the type of each, empty for any. ``namespace``: the
-    robot's, if the bag has several.
-    """
-    found: dict[str, dict[str, str]] = {}
-    for full, name in product(types, wanted):
-        if full.endswith(f"/{name}"):
-            found.setdefault(full.removesuffix(name).strip("/"), {})[name] = full
-    robots = {space: names for space, names in found.items() if names.keys() & ROBOTS} or found
-    namespace = namespace.strip("/")
-    if not namespace and len(robots) > 1 and "" not in robots:
-        named = ", ".join(sorted(robots))
-        raise UserError(f"the bag has several robots, choose one: --namespace {named}")
-    if namespace and namespace not in robots:
-        raise UserError(f"the bag has none of the graph's topics under /{namespace}")
-    topics = robots.get(namespace) or next(iter(robots.values()), {})
-    for name, full in topics.items():
-        # A topic of somebody else's type is somebody else's.
-        if (
-            wanted[name].startswith(PACKAGE)
-            and types[full].startswith((TEXT, PACKAGE))
-            and types[full] != wanted[name]
-        ):
-            raise UserError(
-                f"the bag has {types[full]} on {full}, not {wanted[name]}: "
-                "use the edge_cloud_spec that recorded it"
-            )
-    return {name: full for name, full in topics.items() if wanted[name] in ("", types[full])}
-
-
-ROBOTS = {"instruction", "verified_tokens"}  # another namespace that has neither is no robot's
 
 
 def topic_of(types: Mapping[str, str], given: str, kinds: Collection[str], option: str) -> str:

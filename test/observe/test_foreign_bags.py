@@ -29,7 +29,8 @@ from hypothesis import strategies as st
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.observe.bag import Bag, robot_topics, types
+from edge_cloud_spec.observe.bag import Bag, types
+from edge_cloud_spec_lab.bag_topics import robot_topics
 
 TEXTS = [f"find the bottle {number}" for number in range(24)]
 CDR = [cdr_of("instruction", {"data": each}) for each in TEXTS]

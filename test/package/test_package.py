@@ -22,7 +22,7 @@ from helpers.processes import installed_script
 
 import edge_cloud_spec
 import edge_cloud_spec_lab
-from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
 from edge_cloud_spec.bringup.parameter_file import ParameterFile
 from edge_cloud_spec.cli import _COMMANDS, all_commands, main
@@ -34,6 +34,7 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.llama_process import INSTALL
 from edge_cloud_spec.options import flat_fields
 from edge_cloud_spec.share import share
+from edge_cloud_spec_lab.running.running_graph import command
 from edge_cloud_spec_lab.sim.room import make_room
 
 ROOT = Path(__file__).resolve().parents[2]
