@@ -28,7 +28,7 @@ from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, se
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import TOPICS
-from edge_cloud_spec.observe.bag import Bag
+from edge_cloud_spec_lab.bags.bag import Bag
 from edge_cloud_spec_lab.running.running_graph import command
 
 

@@ -1,12 +1,12 @@
-"""Finds the topics of one robot in a bag."""
+"""Finds topics in a bag: those of one robot, or the only one of some types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.observe.bag import PACKAGE
+from edge_cloud_spec.observe.bag_writer import PACKAGE
 
 TEXT = "std_msgs/msg/String"
 ROBOTS = {"instruction", "verified_tokens"}  # another namespace that has neither is no robot's
@@ -44,3 +44,16 @@ def robot_topics(
                 "use the edge_cloud_spec that recorded it"
             )
     return {name: full for name, full in topics.items() if wanted[name] in ("", types[full])}
+
+
+def topic_of(types: Mapping[str, str], given: str, kinds: Collection[str], option: str) -> str:
+    """The only topic of these types, or the ``given`` one; empty if there is none.
+
+    Raises UserError naming the option.
+    """
+    fitting = [topic for topic, kind in types.items() if kind in kinds]
+    found = [t for t in fitting if t.strip("/") == given.strip("/")] if given else fitting
+    if len(found) > 1 or (given and not found):
+        there = ", ".join(fitting) or "none"
+        raise UserError(f"{option} must name a topic of {' or '.join(kinds)}; the bag has {there}")
+    return found[0] if found else ""
