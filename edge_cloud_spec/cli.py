@@ -64,7 +64,7 @@ def all_commands() -> tuple[Mapping[str, Command], str]:
             commands |= more
     except UserError as error:
         return commands, str(error)
-    lab = "demo, bench, memory, train and view are in the lab, which is not installed"
+    lab = "demo, bench, memory, replay, train and view are in the lab, which is not installed"
     return commands, "" if "demo" in commands else f"{lab}: {how_to_install('edge_cloud_spec_lab')}"
 
 
@@ -87,7 +87,6 @@ _COMMANDS = {
         "edge.command",
     ),
     "endpoint": ("serve an OpenAI-compatible API on the robot", "endpoint.command"),
-    "replay": ("replay a bag's camera and instruction to the nodes", "replay.command"),
     "commission": (
         "measure what a base, its odometry and its camera really do",
         "commission.command",

@@ -27,6 +27,7 @@ _OPTIONAL = {
     "openai": "openai>=2",
     "prometheus_client": "prometheus-client>=0.20",
     "ray": "ray>=2.60",
+    "rich": "rich>=13",
     "rosbags": "rosbags>=0.11.9",
     "uvicorn": "uvicorn>=0.34",
 }

@@ -1,4 +1,5 @@
-"""What other distributions add to this package, as the lab does: commands, and checks of doctor."""
+"""What other distributions add to this package, as the lab does: commands, checks of doctor, and
+``drives``, which read a recorded drive for ``commission``."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from edge_cloud_spec.errors import imports
 with imports():
     from rosbags.rosbag2 import StoragePlugin, Writer
 
-    from edge_cloud_spec.observe.bag import VERSION, types
+    from edge_cloud_spec.observe.bag_writer import VERSION, types
     from edge_cloud_spec_lab.sim.camera import Camera, encode_jpeg
     from edge_cloud_spec_lab.sim.room import make_room
     from edge_cloud_spec_lab.sim.scene import Scene

@@ -21,7 +21,7 @@ NODES = ("test/nodes/", "test/lab/simulator/")
 GRAPHS = (
     "test/examples/",
     "test/lab/demo/test_demo.py",
-    "test/replay/test_replay.py",
+    "test/lab/replay/test_replay.py",
     "test/observe/test_recorder.py",
     "test/lab/bench/test_stop.py",
     "test/lab/bench/test_faults.py",

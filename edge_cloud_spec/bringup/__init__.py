@@ -1,1 +1,1 @@
-"""Defines the node graph, and starts it as processes where ROS's launch is not used."""
+"""Defines the node graph, and decides what follows when one of its processes ends."""

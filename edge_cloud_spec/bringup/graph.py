@@ -5,8 +5,6 @@ Pure data; imports neither rclpy nor launch, as both may be missing.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -415,22 +413,3 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
     options = [str(part) for option in _given(models).items() for part in option]
     arguments = ("--address", settings.local_address, *options)
     return NodeSpec("cloud_verifier", arguments=arguments, is_node=False)
-
-
-def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
-    """The command line that starts a process of ours without ROS's launch."""
-    argv = [sys.executable, "-m", f"{spec.folder}.{spec.name}", *spec.arguments]
-    if not spec.is_node:
-        return argv
-    argv += ["--ros-args"]
-    if not spec.nodes:
-        argv += ["-r", f"__node:={spec.name}"]
-    if spec.namespace:
-        argv += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
-    for topic, other in spec.remappings:
-        argv += ["-r", f"{topic}:={other}"]
-    for file in settings.parameter_files:
-        argv += ["--params-file", file]
-    for name, value in spec.parameters:
-        argv += ["-p", f"{name}:={json.dumps(value)}"]
-    return argv

@@ -7,8 +7,9 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from ..errors import UserError, check_installed, check_writable, exit_status
+from ..errors import UserError, check_writable, exit_status, how_to_install
 from ..options import add_options, from_options
+from ..plugins import load_plugins
 from ..signals import signals_as_event
 from .figures import TrialMeasurements
 from .report import report_of, write_parameters
@@ -55,9 +56,9 @@ def run_commission(args: argparse.Namespace) -> int:
     """
     settings = from_options(TrialSettings(), args)
     if args.bag is not None:
-        check_installed("rosbags", "commission --bag")
-        from .bag import recording_of
-
+        if (recording_of := next(load_plugins("drives"), None)) is None:
+            lab = how_to_install("edge_cloud_spec_lab")
+            raise UserError(f"commission --bag needs the lab, which reads bags: {lab}")
         recording, problem = recording_of(args.bag, args.cmd_vel, args.odom, args.camera), ""
     else:
         check_writable(args.out)

@@ -7,21 +7,37 @@ import threading
 from binascii import crc32
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import lru_cache
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from rosbags.interfaces import Connection, Qos
 from rosbags.rosbag2 import StoragePlugin, Writer, WriterError
 from rosbags.rosbag2.enums import CompressionMode
 from rosbags.rosbag2.storage_mcap import McapWriter, PendingChunk
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.typesys.store import Typestore
 
 from ..errors import UserError
-from .bag import VERSION, types
+from ..share import share
 
+PACKAGE = "edge_cloud_spec"
+VERSION: Literal[9] = 9  # of the rosbag2 metadata; Jazzy and later read it
 METADATA_BYTES = 1 << 15  # kept for metadata.yaml, which is written last
 CRC_AT = 33  # bytes of a chunk's record before its checksum
 BLOCK_S = 2.0  # after which a block is written; a power cut loses no more
+
+
+@lru_cache(maxsize=1)
+def types() -> Typestore:
+    """The message types of ROS 2 Jazzy and of this package."""
+    store = get_typestore(Stores.ROS2_JAZZY)
+    ours: dict[str, Any] = {}
+    for path in sorted((share() / "msg").glob("*.msg")):
+        ours |= get_types_from_msg(path.read_text("utf-8"), f"{PACKAGE}/msg/{path.stem}")
+    store.register(ours)
+    return store
 
 
 class _Unbuffered(FileIO):

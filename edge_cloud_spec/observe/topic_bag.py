@@ -25,8 +25,7 @@ from ..errors import UserError
 from ..nodes.drafting.camera import COMPRESSED, RAW
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA, STEADY
 from ..nodes.topics import TOPICS
-from .bag import types
-from .bag_writer import BagWriter
+from .bag_writer import BagWriter, types
 
 OBSERVED_QOS = QoSProfile(depth=200)
 """For all that is observed but what is best effort or latched."""

@@ -42,6 +42,13 @@ def _memory(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return run_memory
 
 
+def _replay(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    from .replay.command import add_replay_arguments, run_replay
+
+    add_replay_arguments(parser)
+    return run_replay
+
+
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     for kind, about in TRAINED.items():
@@ -64,6 +71,7 @@ COMMANDS: dict[str, Command] = {
     "demo": ("watch a simulated Go2 follow an instruction", _demo),
     "bench": ("measure, with figures as JSON", _bench),
     "memory": ("say how much memory a checkpoint needs", _memory),
+    "replay": ("replay a bag's camera and instruction to the nodes", _replay),
     "train": ("train and evaluate the embedded models, and exits of any target", _train),
     "view": ("show the running graph, or a bag, in a browser", _view),
 }

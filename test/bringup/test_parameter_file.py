@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge_cloud_spec.bringup.exits import Role
-from edge_cloud_spec.bringup.graph import LOCAL_ADDRESS, GraphSettings, NodeSpec, command, graph
+from edge_cloud_spec.bringup.graph import LOCAL_ADDRESS, GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.parameter_file import ParameterFile, full_name
 from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.dialects import load_dialect
@@ -19,6 +19,7 @@ from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.nav.history import MOST_TURNS
 from edge_cloud_spec.options import changed, parsed
 from edge_cloud_spec.pilot.settings import DrafterSettings
+from edge_cloud_spec_lab.running.running_graph import command
 
 OWN = """
 /**/drafter: {ros__parameters: {preset: cloud_sd, model: {threads: 2}, when_lost: creep}}

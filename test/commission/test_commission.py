@@ -15,9 +15,8 @@ import yaml
 from helpers.bags import make_bag
 from helpers.commissioned import Kinematic, Trial, write_bag
 
-from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
+from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.commission.bag import recording_of
 from edge_cloud_spec.commission.figures import (
     FASTEST_RATIOS,
     MOVE,
@@ -37,6 +36,8 @@ from edge_cloud_spec.nav.events import EStop, Hold
 from edge_cloud_spec.nav.limits import REACTION_S, Axis
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec_lab.bags.drive import recording_of
+from edge_cloud_spec_lab.running.running_graph import command
 
 DRIFT = math.radians(3.5)
 ROOM = 4

@@ -14,7 +14,7 @@ from edge_cloud_spec.edge.decode_options import DecodeKeywords, DecodeOptions
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.options import flag, flat_fields, given
 from edge_cloud_spec.pilot.settings import DrafterSettings
-from edge_cloud_spec.replay.command import add_replay_arguments
+from edge_cloud_spec_lab.replay.command import add_replay_arguments
 
 DECLARED = flat_fields(DecodeOptions())
 

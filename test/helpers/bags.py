@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from rosbags.rosbag2 import StoragePlugin, Writer
 
-from edge_cloud_spec.observe.bag import VERSION, Bag, types
+from edge_cloud_spec.observe.bag_writer import VERSION, types
+from edge_cloud_spec_lab.bags.bag import Bag
 from edge_cloud_spec_lab.sim.camera import Camera, Eye
 
 _PATH = Path(__file__).resolve().parents[2] / "examples/make_bag.py"

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edge_cloud_spec.bringup.graph import PACKAGE, GraphSettings, command, graph
+from edge_cloud_spec.bringup.graph import PACKAGE, GraphSettings, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.endpoint.command import EndpointSettings
@@ -26,6 +26,7 @@ from edge_cloud_spec.nodes.stop_guard import GuardSettings
 from edge_cloud_spec.observe.recorder import RecorderSettings
 from edge_cloud_spec.options import flag, flat_fields, span, title
 from edge_cloud_spec.pilot.settings import DrafterSettings
+from edge_cloud_spec_lab.running.running_graph import command
 from edge_cloud_spec_lab.simulator.simulator import SimulatorSettings
 
 NODES: dict[str, object] = {

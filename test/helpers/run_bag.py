@@ -12,8 +12,7 @@ from helpers.graph.topic_messages import INSTRUCTION, draft, message, settled, v
 from rosbags.interfaces import Nodetype
 from rosbags.typesys.store import Typestore
 
-from edge_cloud_spec.observe.bag import types
-from edge_cloud_spec.observe.bag_writer import BagWriter
+from edge_cloud_spec.observe.bag_writer import BagWriter, types
 from edge_cloud_spec_lab.sim.camera import encode_jpeg
 
 OURS = "edge_cloud_spec/msg"

@@ -44,7 +44,6 @@ from edge_cloud_spec.models.prompt import Prompt, PromptSpec, chat_of, either, r
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.history import MOST_KEPT, HistorySpec, Turn
-from edge_cloud_spec.replay.recording import check_picture
 from edge_cloud_spec.request import (
     USER,
     Message,
@@ -55,6 +54,7 @@ from edge_cloud_spec.request import (
     messages_digest,
     with_pictures,
 )
+from edge_cloud_spec_lab.replay.recording import check_picture
 
 
 @cache

@@ -22,10 +22,10 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.bringup.graph import GraphSettings
-from edge_cloud_spec.bringup.running_graph import LaunchConfig, launch_graph
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nav import status
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
+from edge_cloud_spec_lab.running.running_graph import LaunchConfig, launch_graph
 from edge_cloud_spec_lab.sim.room import make_room
 
 pytestmark = pytest.mark.skipif(

@@ -25,11 +25,11 @@ from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Empty, String, UInt32
 
-from edge_cloud_spec.bringup.processes import Processes
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.runtime.heartbeat import HANG_CHECK_S, HANG_S, HUNG_STATUS, Pulse
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.runtime.subscription_thread import Once, SubscriptionThread
+from edge_cloud_spec_lab.running.processes import Processes
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ time.sleep(600)
 def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
     stubborn = {"stubborn": [sys.executable, "-c", STAY]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edge_cloud_spec.bringup.processes.SIGNAL_GRACE_S", 0.2)
+        patch.setattr("edge_cloud_spec_lab.running.processes.SIGNAL_GRACE_S", 0.2)
         with Processes(stubborn, {}, tmp_path) as processes:
             until(lambda: "here" in (tmp_path / "stubborn.log").read_text())
             pid = processes.pids["stubborn"]
@@ -461,7 +461,7 @@ def test_a_part_that_ends_by_itself_is_named_with_its_last_words(
 def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib\n"
-        "from edge_cloud_spec.bringup.processes import Processes\n"
+        "from edge_cloud_spec_lab.running.processes import Processes\n"
         f"child = {{'child': [sys.executable, '-c', {STAY.replace('(2, 15)', '()')!r}]}}\n"
         f"with Processes(child, {{}}, pathlib.Path({str(tmp_path)!r})) as p:\n"
         "    print(p.pids['child'], flush=True)\n"

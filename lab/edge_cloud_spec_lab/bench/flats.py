@@ -37,7 +37,7 @@ from ..tokens import ANSWER_TOKENS
 from ..training.flats.episodes import SEGMENTED_PX, ModelPlayer
 from ..training.flats.expert import decide, first_memory, steer, turn_by
 from .command import Options, Row
-from .options import check_counts, side_by_side
+from .options import missions_by_player
 
 ORACLE, EXPERT = "oracle", "expert"
 FLAT_MAX_DECISIONS = 150  # of a mission
@@ -209,23 +209,18 @@ COLUMNS = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Rows of each player: all flats, those whose thing is not in view at first, each family."""
-    check_counts(args, "scenes", "processes")
     for name in set(args.players) - {*PLAYERS, *MODELS}:
         load_preset(name)
-    seeds = [args.seed * 1_000_003 + number for number in range(args.scenes)]
     players = [
         (name, frames, args.order, args.pair)
         for name in args.players
         for frames in ([None] if name in PLAYERS else args.frames)
     ]
-    jobs = [(*player, seed) for player in players for seed in seeds]
-    with side_by_side(min(args.processes, len(jobs))) as mapped:
-        results = list(mapped(work, jobs))
-    rows: list[Row] = []
-    for number, (name, frames, *_) in enumerate(players):
-        own = results[number * len(seeds) : (number + 1) * len(seeds)]
-        rows += [{"player": name, "frames": frames, **row} for row in rows_of(own)]
-    return rows
+    return [
+        {"player": name, "frames": frames, **row}
+        for (name, frames, *_), results in missions_by_player(args, players, work)
+        for row in rows_of(results)
+    ]
 
 
 def work(job: tuple[str, int | None, str, Path, int]) -> FlatResult:

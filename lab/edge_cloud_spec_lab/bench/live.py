@@ -25,9 +25,7 @@ from rclpy.qos import QoSProfile
 from rclpy.time import Time
 from std_msgs.msg import String
 
-from edge_cloud_spec.bringup.graph import GraphSettings, Value, command, graph
-from edge_cloud_spec.bringup.processes import Processes
-from edge_cloud_spec.bringup.running_graph import free_address, free_domain, is_serving
+from edge_cloud_spec.bringup.graph import GraphSettings, Value, graph
 from edge_cloud_spec.edge.link.state import LinkReport
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
@@ -42,6 +40,8 @@ from edge_cloud_spec.observe.topic_bag import timed
 from edge_cloud_spec.wire.codec import decode_client, decode_server, read_client, read_server
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
+from ..running.processes import Processes
+from ..running.running_graph import command, free_address, free_domain, is_serving
 from .judge import (
     Asked,
     BaseCommand,

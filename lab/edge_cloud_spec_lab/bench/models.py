@@ -418,7 +418,7 @@ def _requests(args: argparse.Namespace) -> list[Request]:
         return [
             dialect.request(args.say or each.instruction, each.jpeg, each.order) for each in made
         ]
-    from edge_cloud_spec.replay.recording import Choice, read_recording
+    from ..replay.recording import Choice, read_recording
 
     choice = Choice(args.camera, args.instruction, args.say, every=0.5)
     tasks = read_recording(args.bag, choice).tasks

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from edge_cloud_spec.errors import UserError
 
@@ -23,6 +24,9 @@ from ..harness.cost_profiles import (
 )
 from ..harness.emulated_link import LinkProfile, read_trace
 from .command import Options
+
+T = TypeVar("T")
+Player = TypeVar("Player", bound=tuple[Any, ...])
 
 BASELINE_PRESET = "cloud_ar"  # the target alone
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
@@ -140,3 +144,17 @@ def side_by_side(processes: int) -> Iterator[Callable[..., Any]]:
     else:
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
             yield pool.imap
+
+
+def missions_by_player(
+    args: argparse.Namespace, players: Sequence[Player], work: Callable[[Any], T]
+) -> Iterator[tuple[Player, list[T]]]:
+    """Each player, a tuple, with its results in ``scenes`` scenes, the same for all; ``work`` takes
+    a player's values and the scene's seed. UserError: the options count nothing."""
+    check_counts(args, "scenes", "processes")
+    seeds = [args.seed * 1_000_003 + number for number in range(args.scenes)]
+    jobs = [(*player, seed) for player in players for seed in seeds]
+    with side_by_side(min(args.processes, len(jobs))) as mapped:
+        results = mapped(work, jobs)
+        for player in players:
+            yield player, list(islice(results, len(seeds)))

@@ -32,7 +32,7 @@ from ..sim.ways import Ways
 from ..sim.world import World
 from ..training.flats.expert import steer, turn_by
 from .command import Options, Row
-from .options import check_counts, side_by_side
+from .options import missions_by_player
 
 ROOM_DECISION_S = 0.35  # from a frame to the action
 ROOM_MISSION_S = 150.0  # of a mission
@@ -197,17 +197,11 @@ COLUMNS = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row of each player, without and with going around."""
-    check_counts(args, "scenes", "processes")
-    seeds = [args.seed * 1_000_003 + number for number in range(args.scenes)]
-    kinds = [(name, around) for name in args.players for around in (False, True)]
-    jobs = [(*kind, args.people, seed) for kind in kinds for seed in seeds]
-    with side_by_side(min(args.processes, len(jobs))) as mapped:
-        results = list(mapped(work, jobs))
-    rows: list[Row] = []
-    for number, (name, around) in enumerate(kinds):
-        own = results[number * len(seeds) : (number + 1) * len(seeds)]
-        rows.append({"player": name, "around": around, "people": args.people, **row_of(own)})
-    return rows
+    players = [(name, around, args.people) for name in args.players for around in (False, True)]
+    return [
+        {"player": name, "around": around, "people": people, **row_of(results)}
+        for (name, around, people), results in missions_by_player(args, players, work)
+    ]
 
 
 def work(job: tuple[str, bool, int, int]) -> RoomResult:

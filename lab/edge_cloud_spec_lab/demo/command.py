@@ -14,21 +14,21 @@ from rich.status import Status
 from rich.text import Text
 
 from edge_cloud_spec.bringup.graph import LOCAL, GraphSettings, Value
-from edge_cloud_spec.bringup.running_graph import (
+from edge_cloud_spec.edge.decode_options import DecodeOptions
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.status import NavigatorStatus
+from edge_cloud_spec.options import arguments
+from edge_cloud_spec.signals import signals_as_interrupt
+
+from ..rows import Options, add_options, seed
+from ..running.console_view import ConsoleView
+from ..running.observer import Observer
+from ..running.running_graph import (
     LaunchConfig,
     RunningGraph,
     free_address,
     launch_graph,
 )
-from edge_cloud_spec.edge.decode_options import DecodeOptions
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.status import NavigatorStatus
-from edge_cloud_spec.observe.console_view import ConsoleView
-from edge_cloud_spec.observe.observer import Observer
-from edge_cloud_spec.options import arguments
-from edge_cloud_spec.signals import signals_as_interrupt
-
-from ..rows import Options, add_options, seed
 from ..sim.bases import BASES, IDEAL_BASE
 from ..sim.camera import RENDERERS
 from ..sim.go2_sim import check_go2

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from edge_cloud_spec.bringup.processes import Processes
 from edge_cloud_spec.errors import UserError, check_installed
 from edge_cloud_spec.signals import signals_as_interrupt
+
+from ..running.processes import Processes
 
 SERVER_MEMORY = "1GiB"  # that the server keeps for browsers that come late; then the oldest goes
 SERVER_STARTUP_S = 60.0  # s

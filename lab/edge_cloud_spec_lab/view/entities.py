@@ -24,7 +24,7 @@ from edge_cloud_spec.observe.annotated_picture import (
     caption_of,
     draw_caption,
 )
-from edge_cloud_spec.observe.bag import PACKAGE, Bag, robot_topics
+from edge_cloud_spec.observe.bag_writer import PACKAGE
 from edge_cloud_spec.observe.decision import (
     DecisionFinished,
     ProblemReported,
@@ -34,6 +34,9 @@ from edge_cloud_spec.observe.decision import (
     words_of_round,
 )
 from edge_cloud_spec.observe.run_log import RunLog, seconds_of
+
+from ..bags.bag import Bag
+from ..bags.topics import robot_topics
 
 
 class Entity(NamedTuple):

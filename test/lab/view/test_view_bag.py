@@ -20,7 +20,7 @@ from rerun.chunk import RrdReader
 from rosbags.rosbag2 import StoragePlugin, Writer
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.observe.bag import types
+from edge_cloud_spec.observe.bag_writer import types
 from edge_cloud_spec_lab.view.entities import GOAL_PATH, Entities, bag_messages
 from edge_cloud_spec_lab.view.sink import Sink
 

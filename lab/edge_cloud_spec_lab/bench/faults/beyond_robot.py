@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edge_cloud_spec.bringup.running_graph import free_address, is_serving
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.wire.messages import PROTOCOL
 
 from ...harness.proxy import MessageFaults
 from ...harness.random_checkpoint import TINY, make_pair
+from ...running.running_graph import free_address, is_serving
 from .poisoned import SPEAKS
 from .rig import TOKEN, InjectedFault, Rig
 

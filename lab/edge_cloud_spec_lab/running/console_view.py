@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ..edge.events import ANSWERED
-from ..wire.messages import CUT
-from .decision import (
+from edge_cloud_spec.edge.events import ANSWERED
+from edge_cloud_spec.observe.decision import (
     ActionStarted,
     Decision,
     DecisionFinished,
@@ -21,6 +20,7 @@ from .decision import (
     ShownRound,
     words_of_round,
 )
+from edge_cloud_spec.wire.messages import CUT
 
 WORDS_COLUMN = 9  # columns before the words
 MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, behind them

@@ -29,7 +29,9 @@ from hypothesis import strategies as st
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.observe.bag import Bag, robot_topics, types
+from edge_cloud_spec.observe.bag_writer import types
+from edge_cloud_spec_lab.bags.bag import Bag
+from edge_cloud_spec_lab.bags.topics import robot_topics
 
 TEXTS = [f"find the bottle {number}" for number in range(24)]
 CDR = [cdr_of("instruction", {"data": each}) for each in TEXTS]

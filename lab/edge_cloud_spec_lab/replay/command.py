@@ -18,18 +18,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .. import __version__
-from ..bringup.graph import LOCAL, GraphSettings, graph
-from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
-from ..edge.decode_options import DecodeOptions
-from ..errors import UserError, check_writable, write_json
-from ..models import EMBEDDED
-from ..observe.console_view import ConsoleView
-from ..observe.decision import joined
-from ..observe.observer import Observer
-from ..options import add_options, given
-from ..pilot.settings import DrafterSettings
-from ..signals import signals_as_interrupt
+from edge_cloud_spec import __version__
+from edge_cloud_spec.bringup.graph import LOCAL, GraphSettings, graph
+from edge_cloud_spec.edge.decode_options import DecodeOptions
+from edge_cloud_spec.errors import UserError, check_writable, write_json
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.observe.decision import joined
+from edge_cloud_spec.options import add_options, given
+from edge_cloud_spec.pilot.settings import DrafterSettings
+from edge_cloud_spec.signals import signals_as_interrupt
+
+from ..running.console_view import ConsoleView
+from ..running.observer import Observer
+from ..running.running_graph import LaunchConfig, free_address, launch_graph
 from .difference import Comparison, compare, dialect_of, history_of, influences
 from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
@@ -148,7 +149,7 @@ def _check_target(args: argparse.Namespace, recording: Recording) -> None:
     was = influences(recording.run_log).get("target")
     if not (was and recording.compares) or args.target or args.attach or args.cloud != LOCAL:
         return
-    from ..models.load import identity  # torch: seconds that --help should not cost
+    from edge_cloud_spec.models.load import identity  # torch: seconds that --help should not cost
 
     now = identity(EMBEDDED / "target")
     if was != now:

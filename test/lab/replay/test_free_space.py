@@ -24,7 +24,7 @@ from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.pilot.decision_loop import Decide
 from edge_cloud_spec.pilot.pilot import Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.replay.recording import ReplayTask
+from edge_cloud_spec_lab.replay.recording import ReplayTask
 
 IT = "find the blue box"
 TEXT = f"{CLAUSES.user_text}\nFree space: {{free_space}}."

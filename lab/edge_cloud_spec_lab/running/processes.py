@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..errors import UserError
-from ..nodes.runtime.parent import end_with_parent
-from ..signals import handled
-from .exits import exit_text, last_words
+from edge_cloud_spec.bringup.exits import exit_text, last_words
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nodes.runtime.parent import end_with_parent
+from edge_cloud_spec.signals import handled
 
 SIGNAL_GRACE_S = 4.0  # s for SIGINT, and again for SIGTERM
 

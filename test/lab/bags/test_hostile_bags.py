@@ -26,8 +26,8 @@ from helpers.mcap_file import block, message, record, text
 from helpers.mcap_file import write_mcap as mcap
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
-from edge_cloud_spec.observe.bag import types
-from edge_cloud_spec.observe.bag_storage import MAX_BLOCK
+from edge_cloud_spec.observe.bag_writer import types
+from edge_cloud_spec_lab.bags.storage import MAX_BLOCK
 
 MB = 1 << 20
 BOMB = 1280 * MB  # of zeros: more than a reader may hold
@@ -232,7 +232,8 @@ READ = """
 import resource, sys
 from pathlib import Path
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.observe.bag import Bag, types
+from edge_cloud_spec.observe.bag_writer import types
+from edge_cloud_spec_lab.bags.bag import Bag
 types()
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), -1))

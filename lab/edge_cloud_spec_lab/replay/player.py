@@ -12,12 +12,11 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
+from edge_cloud_spec.bringup.graph import Value
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.instruction import normalized
 from edge_cloud_spec.msg import FreeSpace, NavStatus
-
-from ..bringup.graph import Value
-from ..errors import UserError
-from ..instruction import normalized
-from ..nav.status import (
+from edge_cloud_spec.nav.status import (
     FOLLOWING,
     GOAL_FAILED,
     NOBODY,
@@ -27,12 +26,13 @@ from ..nav.status import (
     NavCode,
     NavigatorStatus,
 )
-from ..nodes.drafting.camera import COMPRESSED
-from ..nodes.nav_messages import to_free_space, to_status
-from ..nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
-from ..observe.decision import Decision
-from ..observe.observer import Observer
-from ..request import picture_digest
+from edge_cloud_spec.nodes.drafting.camera import COMPRESSED
+from edge_cloud_spec.nodes.nav_messages import to_free_space, to_status
+from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
+from edge_cloud_spec.observe.decision import Decision
+from edge_cloud_spec.request import picture_digest
+
+from ..running.observer import Observer
 from .recording import ReplayTask, opening_of
 
 IDLE_BEFORE_PICTURE_S = 0.15  # s from "idle" to the picture

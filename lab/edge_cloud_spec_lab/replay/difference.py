@@ -7,12 +7,13 @@ import json
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from ..models.prompt import PromptSpec
-from ..nav.history import MOST_TURNS
-from ..observe.decision import Decision
-from ..observe.run_log import RunLog
-from ..request import Picture, messages_digest, with_pictures
-from ..wire.messages import CUT
+from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.nav.history import MOST_TURNS
+from edge_cloud_spec.observe.decision import Decision
+from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec.request import Picture, messages_digest, with_pictures
+from edge_cloud_spec.wire.messages import CUT
+
 from .recording import ReplayTask, longest_answer, opening_of, spec_of
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import lz4.frame
 from backports import zstd
 
-from ..errors import UserError, one_line
+from edge_cloud_spec.errors import UserError, one_line
 
 MAX_BLOCK = 1 << 27  # bytes of a block, or a message, when inflated
 MAX_AT_ONCE = 2 * MAX_BLOCK  # bytes of messages that are held to put them in order

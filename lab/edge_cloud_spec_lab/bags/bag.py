@@ -1,39 +1,27 @@
-"""Reads bags without a full ROS: ours, and those of others."""
+"""Reads the messages of a bag."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
-from ..errors import UserError, one_line
-from ..nodes.drafting.camera import TYPES as CAMERAS
-from ..share import read_yaml, share
-from .bag_storage import MAX_BLOCK, ZSTD, Topic, inflated, open_storage, refusing
+from edge_cloud_spec.errors import UserError, one_line
+from edge_cloud_spec.nodes.drafting.camera import TYPES as CAMERAS
+from edge_cloud_spec.observe.bag_writer import PACKAGE, types
+from edge_cloud_spec.share import read_yaml
 
-PACKAGE, TEXT = "edge_cloud_spec", "std_msgs/msg/String"
-VERSION: Literal[9] = 9  # of the rosbag2 metadata; Jazzy and later read it
+from .storage import MAX_BLOCK, ZSTD, Topic, inflated, open_storage, refusing
+
 MAX_MESSAGE = 1 << 23  # bytes of a message that is no picture: each may become an object
 MAX_ARRAY = 4096  # elements of an array of fixed length, which cost without a byte
 STORED = (".mcap", ".db3", ".mcap.zstd", ".db3.zstd", ".bag")
-
-
-@lru_cache(maxsize=1)
-def types() -> Typestore:
-    """The message types of ROS 2 Jazzy and of this package."""
-    store = get_typestore(Stores.ROS2_JAZZY)
-    ours: dict[str, Any] = {}
-    for path in sorted((share() / "msg").glob("*.msg")):
-        ours |= get_types_from_msg(path.read_text("utf-8"), f"{PACKAGE}/msg/{path.stem}")
-    store.register(ours)
-    return store
 
 
 class Bag:
@@ -113,53 +101,3 @@ def _types_of(kind: str, definition: str) -> Typestore:
     store = get_typestore(Stores.EMPTY)
     store.register(defined)
     return store
-
-
-def robot_topics(
-    types: Mapping[str, str], wanted: Mapping[str, str], namespace: str = ""
-) -> dict[str, str]:
-    """The full names of one robot's ``wanted`` topics, by their relative names. Raises UserError.
-
-    ``types``: of the bag's topics. ``wanted``: the type of each, empty for any. ``namespace``: the
-    robot's, if the bag has several.
-    """
-    found: dict[str, dict[str, str]] = {}
-    for full, name in product(types, wanted):
-        if full.endswith(f"/{name}"):
-            found.setdefault(full.removesuffix(name).strip("/"), {})[name] = full
-    robots = {space: names for space, names in found.items() if names.keys() & ROBOTS} or found
-    namespace = namespace.strip("/")
-    if not namespace and len(robots) > 1 and "" not in robots:
-        named = ", ".join(sorted(robots))
-        raise UserError(f"the bag has several robots, choose one: --namespace {named}")
-    if namespace and namespace not in robots:
-        raise UserError(f"the bag has none of the graph's topics under /{namespace}")
-    topics = robots.get(namespace) or next(iter(robots.values()), {})
-    for name, full in topics.items():
-        # A topic of somebody else's type is somebody else's.
-        if (
-            wanted[name].startswith(PACKAGE)
-            and types[full].startswith((TEXT, PACKAGE))
-            and types[full] != wanted[name]
-        ):
-            raise UserError(
-                f"the bag has {types[full]} on {full}, not {wanted[name]}: "
-                "use the edge_cloud_spec that recorded it"
-            )
-    return {name: full for name, full in topics.items() if wanted[name] in ("", types[full])}
-
-
-ROBOTS = {"instruction", "verified_tokens"}  # another namespace that has neither is no robot's
-
-
-def topic_of(types: Mapping[str, str], given: str, kinds: Collection[str], option: str) -> str:
-    """The only topic of these types, or the ``given`` one; empty if there is none.
-
-    Raises UserError naming the option.
-    """
-    fitting = [topic for topic, kind in types.items() if kind in kinds]
-    found = [t for t in fitting if t.strip("/") == given.strip("/")] if given else fitting
-    if len(found) > 1 or (given and not found):
-        there = ", ".join(fitting) or "none"
-        raise UserError(f"{option} must name a topic of {' or '.join(kinds)}; the bag has {there}")
-    return found[0] if found else ""

@@ -23,7 +23,6 @@ from rosbags.rosbag2 import StoragePlugin
 from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.graph import GraphSettings
-from edge_cloud_spec.bringup.running_graph import LaunchConfig, launch_graph
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
@@ -32,19 +31,20 @@ from edge_cloud_spec.msg import NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.status import STOPPED
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.topics import TOPICS
-from edge_cloud_spec.observe.observer import Observer
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.observe.topic_bag import subscribe
-from edge_cloud_spec.replay import player
-from edge_cloud_spec.replay.difference import dialect_of, history_of
-from edge_cloud_spec.replay.player import NAMESPACE
-from edge_cloud_spec.replay.recording import (
+from edge_cloud_spec_lab.replay import player
+from edge_cloud_spec_lab.replay.difference import dialect_of, history_of
+from edge_cloud_spec_lab.replay.player import NAMESPACE
+from edge_cloud_spec_lab.replay.recording import (
     CAMERAS,
     RUN_TOPICS,
     Choice,
     choose_topics,
     read_recording,
 )
+from edge_cloud_spec_lab.running.observer import Observer
+from edge_cloud_spec_lab.running.running_graph import LaunchConfig, launch_graph
 
 COMPRESSED, RAW = CAMERAS.values()
 FOREIGN = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,11 +15,12 @@ from pathlib import Path
 
 import grpc
 
-from ..edge.link.state import LinkQuality
-from ..errors import UserError
-from ..observe.observer import Observer
-from ..wire.channel import HEALTH_METHOD, HEALTH_SERVING, NO_PROXY, health_request
-from .graph import GraphSettings, NodeSpec, Value, command, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, Value, graph
+from edge_cloud_spec.edge.link.state import LinkQuality
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.wire.channel import HEALTH_METHOD, HEALTH_SERVING, NO_PROXY, health_request
+
+from .observer import Observer
 from .processes import Processes
 
 DOMAINS = range(1, 101)  # values of ROS_DOMAIN_ID whose ports every Linux leaves free
@@ -45,6 +48,25 @@ class LaunchConfig:
             )
             for spec in specs
         )
+
+
+def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
+    """The command line that starts a process of ours without ROS's launch."""
+    argv = [sys.executable, "-m", f"{spec.folder}.{spec.name}", *spec.arguments]
+    if not spec.is_node:
+        return argv
+    argv += ["--ros-args"]
+    if not spec.nodes:
+        argv += ["-r", f"__node:={spec.name}"]
+    if spec.namespace:
+        argv += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
+    for topic, other in spec.remappings:
+        argv += ["-r", f"{topic}:={other}"]
+    for file in settings.parameter_files:
+        argv += ["--params-file", file]
+    for name, value in spec.parameters:
+        argv += ["-p", f"{name}:={json.dumps(value)}"]
+    return argv
 
 
 @dataclass(frozen=True)

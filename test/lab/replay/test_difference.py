@@ -17,13 +17,13 @@ from edge_cloud_spec.nav.answer import CLAUSES, ORDERS
 from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
-from edge_cloud_spec.replay.difference import reasons
-from edge_cloud_spec.replay.recording import opening_of, parameters_of
 from edge_cloud_spec.request import messages_digest
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.frames import Head, client_bytes
 from edge_cloud_spec.wire.messages import Open
 from edge_cloud_spec_lab.harness.toy import spec_of
+from edge_cloud_spec_lab.replay.difference import reasons
+from edge_cloud_spec_lab.replay.recording import opening_of, parameters_of
 
 ASKED = CLAUSES.request("find it", b"a picture")
 GREEDY = Open(1, ASKED, SamplingPolicy(), "greedy", draft_identity="d")

@@ -12,11 +12,11 @@ from typing import TypeVar
 from rclpy.serialization import deserialize_message
 from std_msgs.msg import String
 
-from ..nodes.runtime.node_thread import NodeThread
-from ..nodes.topics import TOPICS
-from .decision import RunEvent
-from .run_log import RunLog
-from .topic_bag import OBSERVED_QOS, TopicBag, subscribe
+from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
+from edge_cloud_spec.nodes.topics import TOPICS
+from edge_cloud_spec.observe.decision import RunEvent
+from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec.observe.topic_bag import OBSERVED_QOS, TopicBag, subscribe
 
 T = TypeVar("T")
 

@@ -8,24 +8,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..bringup.graph import Value
-from ..decoding.noise import seed_and_number
-from ..edge.events import ANSWERED
-from ..edge.runner import ids_per_token
-from ..errors import UserError
-from ..instruction import is_stop, normalized
-from ..models.image import decode_image
-from ..models.prompt import PromptSpec
-from ..nav.answer import ORDERS
-from ..nav.free_space import NOTHING_SEEN, FreeSpace
-from ..nodes.drafting.camera import TYPES as CAMERAS
-from ..nodes.drafting.camera import encode_frame
-from ..observe.bag import Bag, robot_topics, topic_of
-from ..observe.decision import Decision
-from ..observe.run_log import RunLog
-from ..request import USER
-from ..wire.codec import decode_client, decode_server, read_client, read_server
-from ..wire.messages import PROTOCOL, Open, Opened, WireError
+from edge_cloud_spec.bringup.graph import Value
+from edge_cloud_spec.decoding.noise import seed_and_number
+from edge_cloud_spec.edge.events import ANSWERED
+from edge_cloud_spec.edge.runner import ids_per_token
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.instruction import is_stop, normalized
+from edge_cloud_spec.models.image import decode_image
+from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.nav.answer import ORDERS
+from edge_cloud_spec.nav.free_space import NOTHING_SEEN, FreeSpace
+from edge_cloud_spec.nodes.drafting.camera import TYPES as CAMERAS
+from edge_cloud_spec.nodes.drafting.camera import encode_frame
+from edge_cloud_spec.observe.decision import Decision
+from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec.request import USER
+from edge_cloud_spec.wire.codec import decode_client, decode_server, read_client, read_server
+from edge_cloud_spec.wire.messages import PROTOCOL, Open, Opened, WireError
+
+from ..bags.bag import Bag
+from ..bags.topics import robot_topics, topic_of
 
 RUN_TOPICS = {
     "instruction": "std_msgs/msg/String",

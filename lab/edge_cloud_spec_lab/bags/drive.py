@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ..errors import UserError
-from ..nav.pose import pose_of, wrap
-from ..nodes.drafting.camera import TYPES, encode_frame
-from ..nodes.endpoints import TWISTS
-from ..observe.bag import Bag, topic_of
-from ..observe.run_log import seconds_of
-from .camera import frame_of
-from .figures import NO_MESSAGE, TrialMeasurements, is_still
+from edge_cloud_spec.commission.camera import frame_of
+from edge_cloud_spec.commission.figures import NO_MESSAGE, TrialMeasurements, is_still
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.pose import pose_of, wrap
+from edge_cloud_spec.nodes.drafting.camera import TYPES, encode_frame
+from edge_cloud_spec.nodes.endpoints import TWISTS
+from edge_cloud_spec.observe.run_log import seconds_of
+
+from .bag import Bag
+from .topics import topic_of
 
 ODOMETRY_TYPES = ("nav_msgs/msg/Odometry",)
 COMMAND_GAP_S = 0.3  # s without commands, after which nothing is commanded

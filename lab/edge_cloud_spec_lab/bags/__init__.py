@@ -1,0 +1,1 @@
+"""Reads bags without a full ROS: ours, and those of others. The package itself only writes them."""

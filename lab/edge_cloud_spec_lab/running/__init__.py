@@ -1,0 +1,1 @@
+"""Runs the node graph, or any programs, as processes of this machine, and watches its topics."""
