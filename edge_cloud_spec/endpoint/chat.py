@@ -65,6 +65,10 @@ class ApiError(Exception):
         return {"error": {"message": str(self), **about}}
 
 
+class Unserved(ApiError):
+    """A request that split decoding does not answer, and another server may."""
+
+
 @dataclass(frozen=True)
 class ChatRequest:
     """What a chat request asks for.
@@ -88,7 +92,7 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
         _check_field(name, value)
     model = _text(body.get("model"), "model")
     if model not in models:
-        raise ApiError(
+        raise Unserved(
             f"there is no model {model!r:.80} here, but {', '.join(models)}: ask for that, or give "
             "the endpoint this name (--served-model-name)",
             "model",
@@ -124,12 +128,12 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _check_field(name: str, value: Any) -> None:
-    """Raise ApiError for a field that is refused, or unknown."""
+    """Raise Unserved for a field that is refused, or unknown."""
     field = BY_NAME.get(name)
     if field is None:
-        raise ApiError(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
+        raise Unserved(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
     if field.treatment == UNSUPPORTED and value not in field.neutral:
-        raise ApiError(f"{name} is not supported ({field.about}): leave it out", name)
+        raise Unserved(f"{name} is not supported ({field.about}): leave it out", name)
 
 
 def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -141,12 +145,12 @@ def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def _check_pictures(pictures: Sequence[Picture]) -> None:
-    """Raise ApiError for more pictures than a request may have."""
+    """Raise Unserved for more pictures than a request may have."""
     if (
         len(pictures) > MOST_PICTURES
         or sum(len(each.data) for each in pictures) > MOST_PICTURE_BYTES
     ):
-        raise ApiError(
+        raise Unserved(
             f"a request has at most {MOST_PICTURES} pictures of {MOST_PICTURE_BYTES} bytes in all",
             "messages",
         )
@@ -158,7 +162,7 @@ def _message(given: Any, where: str, pictures: list[Picture]) -> Message:
     _check_keys(message, where, ("role", "content"))
     role, content = message.get("role"), message.get("content")
     if role not in (*CHAT_ROLES,):
-        raise ApiError(
+        raise Unserved(
             f"{where}.role must be one of {', '.join(CHAT_ROLES)}, not {role!r:.80}", where
         )
     if isinstance(content, list) and len(content) <= MOST_PARTS:
@@ -184,7 +188,7 @@ def _part(given: Any, where: str) -> Part:
         _check_keys(part, where, ("type", "text"))
         return _text(part.get("text"), f"{where}.text")
     if kind != "image_url":
-        raise ApiError(f"{where} is of type {kind!r:.80}: only text and image_url are read", where)
+        raise Unserved(f"{where} is of type {kind!r:.80}: only text and image_url are read", where)
     _check_keys(part, where, ("type", "image_url"))
     shown = _object(part.get("image_url"), f"{where}.image_url")
     _check_keys(shown, f"{where}.image_url", ("url", "detail"))
@@ -197,7 +201,7 @@ def _picture(url: Any, small: bool, where: str) -> Picture:
     """The picture of a data URL. Its media type is not looked at: the bytes say what they are."""
     found = _DATA_URL.match(url) if isinstance(url, str) else None
     if found is None:
-        raise ApiError(
+        raise Unserved(
             f"{where} must be a data URL (data:image/jpeg;base64,...): nothing is fetched from the "
             "robot's network",
             where,
@@ -207,7 +211,7 @@ def _picture(url: Any, small: bool, where: str) -> Picture:
     except ValueError:
         raise ApiError(f"{where} is no base64", where) from None
     if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
-        raise ApiError(f"{where} is neither a JPEG nor a PNG", where)
+        raise Unserved(f"{where} is neither a JPEG nor a PNG", where)
     if not small:
         return Picture.of(data)
     try:
@@ -295,7 +299,7 @@ def _grammar(given: Any) -> str:
     except RecursionError:
         raise ApiError("the schema is nested too deep", where) from None
     if len(text) > LONGEST_SCHEMA:
-        raise ApiError(f"the schema has more than {LONGEST_SCHEMA} characters", where)
+        raise Unserved(f"the schema has more than {LONGEST_SCHEMA} characters", where)
     return f"start: %json {json.dumps(schema | ONE_LINE)}"
 
 
@@ -317,10 +321,10 @@ def _object(given: Any, where: str) -> dict[str, Any]:
 
 
 def _check_keys(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    """Raise ApiError for a key that says something and is not known."""
+    """Raise Unserved for a key that says something and is not known."""
     for name, value in given.items():
         if name not in known and value not in (None, "", [], {}):
-            raise ApiError(f"{where} has {name!r:.80}, which is not supported: leave it out", where)
+            raise Unserved(f"{where} has {name!r:.80}, which is not supported: leave it out", where)
 
 
 def _text(given: Any, where: str) -> str:

@@ -18,12 +18,16 @@ from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
 from ..presets import load_preset
 from ..wire.messages import CUT, END, Code
-from .chat import ApiError, ChatRequest
+from .chat import ApiError, ChatRequest, Unserved
 from .stop_texts import StopTexts
 
 log = logging.getLogger(__name__)
 
-WHEN_LOST = ("refuse", "local")  # what becomes of a request whose verifier is out of reach
+WHEN_LOST = (
+    "refuse",
+    "upstream",
+    "local",
+)  # what becomes of a request whose verifier is out of reach
 LOWEST_RETRY_S = 1.0
 FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measured
 
@@ -53,6 +57,7 @@ class Decodes:
         """queue: the most requests that wait. when_lost: one of ``WHEN_LOST``. Raises UserError for
         a drafter that cannot answer alone."""
         self._decoder, self._queue = decoder, queue
+        self._lost = Unserved if when_lost == "upstream" else ApiError
         self._alone = load_preset("edge_only") if when_lost == "local" else None
         if self._alone and decoder.runner.draft_model.tokenizer_digest == BYTES_DIGEST:
             raise UserError("--when-lost local needs a drafter with a model")
@@ -135,13 +140,14 @@ class Decodes:
 
     def _finished(self, outcome: Outcome, kept: int, stopped: bool) -> Finished:
         """The end of a decode's answer, of which the first ``kept`` tokens count; stopped: by a
-        stop text. ApiError: there is no answer."""
+        stop text. ApiError: there is no answer; Unserved: another server may give one."""
         for caution in outcome.cautions:
             log.warning("%s", caution)
         if not outcome.completed:
             is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE)
             text = outcome.text or outcome.reason
-            raise ApiError(
+            error = self._lost if outcome.out_of_reach and not kept else ApiError
+            raise error(
                 text,
                 status=400 if is_wrong else 503,
                 retry_s=outcome.retry_after_s,
