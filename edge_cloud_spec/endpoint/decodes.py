@@ -17,9 +17,12 @@ from ..edge.runner import Outcome, decode_text, ids_per_token
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
 from ..presets import load_preset
+from ..request import Request
 from ..wire.messages import CUT, END, Code
-from .chat import ApiError, ChatRequest, Unserved
+from .api_error import ApiError, Unserved
+from .chat import ChatRequest
 from .stop_texts import StopTexts
+from .tools import plain_messages, renderer
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +84,7 @@ class Decodes:
 
         To close the iterator ends the decode.
         """
+        request = await asyncio.to_thread(self._request_of, chat)
         await self._take_turn()
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Piece | None]()
         inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
@@ -113,7 +117,7 @@ class Decodes:
             verified = settings.preset.verified
             nonce, connect = secrets.randbits(64), self._decoder.client.connect
             runner = self._decoder.runner
-            return decode_text(runner, chat.request, settings, nonce, connect, on_text, inbox)
+            return decode_text(runner, request, settings, nonce, connect, on_text, inbox)
 
         under_way = loop.run_in_executor(self._pool, decode)
         under_way.add_done_callback(lambda _: self._turn.release())
@@ -126,6 +130,19 @@ class Decodes:
             yield replace(end, verified=verified)
         finally:
             inbox.put(Abort("nobody reads it"))
+
+    def _request_of(self, chat: ChatRequest) -> Request:
+        """The request in plain messages; raises Unserved."""
+        if not (chat.tools.offered or chat.tools.more):
+            return chat.request
+        runner = self._decoder.runner
+        if runner.draft_model.tokenizer_digest == BYTES_DIGEST:
+            raise Unserved("tools are not supported with --drafter bytes", "tools")
+        # The drafter's template is that of its family, and so the target's.
+        render = renderer(runner.draft_model.tokenizer, runner.spec_of(b"").chat_template)
+        return replace(
+            chat.request, messages=plain_messages(chat.request.messages, chat.tools, render)
+        )
 
     async def _take_turn(self) -> None:
         if self._turn.locked() and self._waiting >= self._queue:

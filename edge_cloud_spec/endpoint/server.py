@@ -12,12 +12,15 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 from ..errors import TRACEBACKS, UserError
 from ..wire.channel import is_loopback
-from .chat import ApiError, ChatRequest, Unserved, read_chat
-from .decodes import Decodes, Finished
+from .api_error import ApiError, Unserved
+from .chat import ChatRequest, read_chat
+from .decodes import Decodes, Finished, Piece
+from .tools import ToolCall, ToolCalls
 from .upstream import Reply, Upstream
 
 log = logging.getLogger(__name__)
@@ -182,26 +185,44 @@ class ChatApp:
             "created": int(time.time()),
             "model": chat.model,
         }
-        said = ""
+        text, calls = "", list[dict[str, Any]]()
+        parser = ToolCalls() if chat.tools.offered else None
         async with aclosing(self._decodes.stream(chat)) as pieces:
             async for piece in pieces:
                 if "system_fingerprint" not in head:  # the same of all pieces
                     answer.verified = piece.verified
                     head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
+                words = piece.text if isinstance(piece, Piece) else ""
+                more: Sequence[str | ToolCall] = [words] if words else []
+                if parser is not None:
+                    more = parser.add(words, ended=isinstance(piece, Finished))
+                for each in more:
+                    if isinstance(each, str):
+                        text += each
+                        delta: dict[str, Any] = {"content": each}
+                    else:
+                        calls.append(_called(each))
+                        delta = {"tool_calls": [{"index": len(calls) - 1, **calls[-1]}]}
+                    if chat.stream:
+                        await answer.chunk(head, delta)
                 if isinstance(piece, Finished):
-                    end = piece
-                    continue
-                if chat.stream:
-                    await answer.chunk(head, piece.text)
-                said += piece.text
+                    end = replace(piece, finish_reason="tool_calls") if calls else piece
         if chat.stream:
             await answer.end(head, end, chat.include_usage)
             return
-        message = {"role": "assistant", "content": said, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
         choice = {"index": 0, "message": message, "logprobs": None}
         choice["finish_reason"] = end.finish_reason
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
         await answer.send(whole)
+
+
+def _called(call: ToolCall) -> dict[str, Any]:
+    """The call in the API's form."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -250,10 +271,10 @@ class Response:
             await self._send({"type": "http.response.body", "body": part, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def chunk(self, head: dict[str, Any], words: str) -> None:
-        """Send words of a stream."""
+    async def chunk(self, head: dict[str, Any], delta: dict[str, Any]) -> None:
+        """Send more of a stream."""
         first = [] if self._begun else [_chunk(head, {"role": "assistant", "content": ""})]
-        await self._events(*first, _chunk(head, {"content": words}))
+        await self._events(*first, _chunk(head, delta))
 
     async def end(self, head: dict[str, Any], end: Finished, with_usage: bool) -> None:
         """End a stream."""
@@ -278,7 +299,7 @@ class Response:
 
 
 def _chunk(
-    head: dict[str, Any], delta: dict[str, str] | None = None, finish: str | None = None
+    head: dict[str, Any], delta: dict[str, Any] | None = None, finish: str | None = None
 ) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
     choices = [] if delta is None else [choice]

@@ -14,7 +14,7 @@ import h11
 
 from ..errors import UserError
 from ..wire.channel import is_loopback
-from .chat import ApiError
+from .api_error import ApiError
 
 MOST_AT_ONCE = 16  # requests that are passed through
 MOST_ANSWER_BYTES = 32 * 2**20
