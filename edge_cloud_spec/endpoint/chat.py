@@ -18,25 +18,25 @@ from ..edge.decode_options import MAX_ANSWER_TOKENS
 from ..errors import UserError
 from ..models.image import MAX_PIXELS, check_size, decode_image
 from ..request import (
-    ASSISTANT,
     LONGEST_CANDIDATE,
     MOST_MESSAGES,
     MOST_PARTS,
     MOST_PICTURES,
+    ROLES,
     SYSTEM,
-    USER,
     Message,
     Part,
     Picture,
     Request,
 )
+from .api_error import ApiError, Unserved
 from .fields import BY_NAME, UNSUPPORTED
+from .tools import CALL_ENDS, ONE_LINE, TOOL, Tools, call_grammar
 
-CHAT_ROLES = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT}
+CHAT_ROLES = {role: role for role in (*ROLES, TOOL)} | {"developer": SYSTEM}
 MOST_PICTURE_BYTES = 15 * 2**20  # of a request, which is one message of the link
+MOST_TOOLS, LONGEST_TOOLS = 128, 2**17  # characters of all, as JSON
 MOST_STOPS, LONGEST_STOP = 16, 256
-# JSON on one line: a model could say blanks without end.
-ONE_LINE = {"x-guidance": {"whitespace_pattern": " ?"}}
 LONGEST_SCHEMA = MAX_GRAMMAR - 96  # characters, beside what stands around it
 LOW_SIDE = 512  # pixels of a picture with ``detail: low``
 HEADER = 2**17  # bytes of a picture in which its size is looked for; EXIF has at most 2**16
@@ -45,31 +45,12 @@ _PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 _DATA_URL = re.compile(r"data:[^,;]{0,100};base64,")
 
 
-class ApiError(Exception):
-    """A request that gets no answer: HTTP status, text, and the field and code for programs.
-
-    retry_s: seconds after which it may be sent again; 0: unknown.
-    """
-
-    def __init__(
-        self, text: str, param: str = "", status: int = 400, code: str = "", retry_s: float = 0.0
-    ) -> None:
-        super().__init__(text)
-        self.param, self.status, self.code, self.retry_s = param, status, code, retry_s
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The error in the API's form."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        about = {"type": kind, "param": self.param or None, "code": self.code or None}
-        return {"error": {"message": str(self), **about}}
-
-
 @dataclass(frozen=True)
 class ChatRequest:
     """What a chat request asks for.
 
-    max_tokens: 0 means the verifier's limit. stops: texts before which the answer ends.
+    request: its messages may be of role ``tool`` where there are ``tools``. max_tokens: 0 means the
+    verifier's limit. stops: texts before which the answer ends.
     """
 
     model: str
@@ -79,6 +60,7 @@ class ChatRequest:
     stops: tuple[str, ...]
     stream: bool
     include_usage: bool
+    tools: Tools
 
 
 def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
@@ -88,7 +70,7 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
         _check_field(name, value)
     model = _text(body.get("model"), "model")
     if model not in models:
-        raise ApiError(
+        raise Unserved(
             f"there is no model {model!r:.80} here, but {', '.join(models)}: ask for that, or give "
             "the endpoint this name (--served-model-name)",
             "model",
@@ -97,15 +79,22 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
         )
     options = _object(body.get("stream_options", {}), "stream_options")
     _check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
-    grammar = _grammar(body.get("response_format"))
+    messages, more = _messages(body)
+    offered, grammar = _tools(body)
+    stops = _stops(body.get("stop"))
+    if not _switch(body.get("parallel_tool_calls", True), "parallel_tool_calls") and offered:
+        stops = (*stops, CALL_ENDS)  # of the first call
+    if grammar and "response_format" in body:
+        raise ApiError("response_format and a call that is required differ", "tool_choice")
     return ChatRequest(
         model,
-        Request(_messages(body), _predicted(body.get("prediction")), continues=True),
-        _policy(body, grammar),
+        Request(messages, _predicted(body.get("prediction")), continues=True),
+        _policy(body, grammar or _grammar(body.get("response_format"))),
         _max_tokens(body),
-        _stops(body.get("stop")),
+        stops,
         _switch(body.get("stream"), "stream"),
         _switch(options.get("include_usage"), "stream_options.include_usage"),
+        Tools(offered, more),
     )
 
 
@@ -124,29 +113,90 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _check_field(name: str, value: Any) -> None:
-    """Raise ApiError for a field that is refused, or unknown."""
+    """Raise Unserved for a field that is refused, or unknown."""
     field = BY_NAME.get(name)
     if field is None:
-        raise ApiError(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
+        raise Unserved(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
     if field.treatment == UNSUPPORTED and value not in field.neutral:
-        raise ApiError(f"{name} is not supported ({field.about}): leave it out", name)
+        raise Unserved(f"{name} is not supported ({field.about}): leave it out", name)
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+def _messages(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], dict[int, dict[str, Any]]]:
+    """The messages, and what those of tools have beside role and content, by their places."""
     given = body.get("messages")
     if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
         raise ApiError(f"messages must be a list of 1 to {MOST_MESSAGES} messages", "messages")
     pictures: list[Picture] = []
-    return tuple(_message(each, f"messages[{at}]", pictures) for at, each in enumerate(given))
+    messages = [_message(each, f"messages[{at}]", pictures) for at, each in enumerate(given)]
+    more = {at: _more(each, f"messages[{at}]") for at, each in enumerate(given)}
+    of_tools = {at for at in more if more[at] or messages[at].role == TOOL}
+    return tuple(messages), {at: more[at] for at in of_tools}
+
+
+def _more(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What a message of tools has beside role and content, as templates read it."""
+    if message["role"] == TOOL:
+        names = [name for name in ("tool_call_id", "name") if message.get(name) is not None]
+        return {name: _text(message[name], f"{where}.{name}") for name in names}
+    calls, where = message.get("tool_calls") or [], f"{where}.tool_calls"
+    if not isinstance(calls, list) or len(calls) > MOST_TOOLS:
+        raise ApiError(f"{where} must be a list of at most {MOST_TOOLS} calls", "messages")
+    return {"tool_calls": [_call(each, where) for each in calls]} if calls else {}
+
+
+def _call(given: Any, where: str) -> dict[str, Any]:
+    """An earlier call, with its arguments as an object."""
+    call = _object(given, where)
+    _check_keys(call, where, ("id", "type", "function", "index"))
+    function = _object(call.get("function"), f"{where}.function")
+    _check_keys(function, f"{where}.function", ("name", "arguments"))
+    try:
+        arguments = json.loads(_text(function.get("arguments"), f"{where}.function.arguments"))
+    except (ValueError, RecursionError):
+        raise ApiError(f"{where}.function.arguments must be JSON", "messages") from None
+    named = {
+        "name": _text(function.get("name"), f"{where}.function.name"),
+        "arguments": _object(arguments, f"{where}.function.arguments"),
+    }
+    return {"id": str(call.get("id", ""))[:256], "type": "function", "function": named}
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
+    """The tools that are offered, and the grammar of the call that is required, empty for none."""
+    given, choice = body.get("tools", []), body.get("tool_choice", "auto")
+    if not isinstance(given, list) or len(given) > MOST_TOOLS:
+        raise ApiError(f"tools must be a list of at most {MOST_TOOLS}", "tools")
+    for at, each in enumerate(given):
+        tool = _object(each, f"tools[{at}]")
+        if tool.get("type") != "function":
+            raise Unserved(f"tools[{at}] is no function: only functions are called", "tools")
+        function = _object(tool.get("function"), f"tools[{at}].function")
+        _text(function.get("name"), f"tools[{at}].function.name")
+        _object(function.get("parameters") or {}, f"tools[{at}].function.parameters")
+    if len(_written(given, "tools")) > LONGEST_TOOLS:
+        raise Unserved(f"tools have more than {LONGEST_TOOLS} characters", "tools")
+    if choice in ("none", "auto"):
+        return tuple(given) if choice == "auto" else (), ""
+    called = given
+    if choice != "required":
+        function = _object(_object(choice, "tool_choice").get("function"), "tool_choice.function")
+        called = [each for each in given if each["function"]["name"] == function.get("name")]
+    if not called:
+        raise ApiError("tool_choice names none of the tools", "tool_choice")
+    grammar = call_grammar(called)
+    if len(grammar) > MAX_GRAMMAR:
+        text = f"tool_choice has a grammar of more than {MAX_GRAMMAR} characters: let it be auto"
+        raise Unserved(text, "tool_choice")
+    return tuple(given), grammar
 
 
 def _check_pictures(pictures: Sequence[Picture]) -> None:
-    """Raise ApiError for more pictures than a request may have."""
+    """Raise Unserved for more pictures than a request may have."""
     if (
         len(pictures) > MOST_PICTURES
         or sum(len(each.data) for each in pictures) > MOST_PICTURE_BYTES
     ):
-        raise ApiError(
+        raise Unserved(
             f"a request has at most {MOST_PICTURES} pictures of {MOST_PICTURE_BYTES} bytes in all",
             "messages",
         )
@@ -155,10 +205,11 @@ def _check_pictures(pictures: Sequence[Picture]) -> None:
 def _message(given: Any, where: str, pictures: list[Picture]) -> Message:
     """A message; its pictures are added to those of the messages before it."""
     message = _object(given, where)
-    _check_keys(message, where, ("role", "content"))
     role, content = message.get("role"), message.get("content")
+    more = {"assistant": ("tool_calls",), TOOL: ("tool_call_id", "name")}
+    _check_keys(message, where, ("role", "content", *more.get(str(role), ())))
     if role not in (*CHAT_ROLES,):
-        raise ApiError(
+        raise Unserved(
             f"{where}.role must be one of {', '.join(CHAT_ROLES)}, not {role!r:.80}", where
         )
     if isinstance(content, list) and len(content) <= MOST_PARTS:
@@ -184,7 +235,7 @@ def _part(given: Any, where: str) -> Part:
         _check_keys(part, where, ("type", "text"))
         return _text(part.get("text"), f"{where}.text")
     if kind != "image_url":
-        raise ApiError(f"{where} is of type {kind!r:.80}: only text and image_url are read", where)
+        raise Unserved(f"{where} is of type {kind!r:.80}: only text and image_url are read", where)
     _check_keys(part, where, ("type", "image_url"))
     shown = _object(part.get("image_url"), f"{where}.image_url")
     _check_keys(shown, f"{where}.image_url", ("url", "detail"))
@@ -197,7 +248,7 @@ def _picture(url: Any, small: bool, where: str) -> Picture:
     """The picture of a data URL. Its media type is not looked at: the bytes say what they are."""
     found = _DATA_URL.match(url) if isinstance(url, str) else None
     if found is None:
-        raise ApiError(
+        raise Unserved(
             f"{where} must be a data URL (data:image/jpeg;base64,...): nothing is fetched from the "
             "robot's network",
             where,
@@ -207,7 +258,7 @@ def _picture(url: Any, small: bool, where: str) -> Picture:
     except ValueError:
         raise ApiError(f"{where} is no base64", where) from None
     if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
-        raise ApiError(f"{where} is neither a JPEG nor a PNG", where)
+        raise Unserved(f"{where} is neither a JPEG nor a PNG", where)
     if not small:
         return Picture.of(data)
     try:
@@ -290,13 +341,16 @@ def _grammar(given: Any) -> str:
         raise ApiError(f"{where}.type must be text, json_object or json_schema", where)
     if form["type"] == "text":
         return ""
-    try:
-        text = json.dumps(schema)
-    except RecursionError:
-        raise ApiError("the schema is nested too deep", where) from None
-    if len(text) > LONGEST_SCHEMA:
-        raise ApiError(f"the schema has more than {LONGEST_SCHEMA} characters", where)
+    if len(_written(schema, where)) > LONGEST_SCHEMA:
+        raise Unserved(f"the schema has more than {LONGEST_SCHEMA} characters", where)
     return f"start: %json {json.dumps(schema | ONE_LINE)}"
+
+
+def _written(given: Any, where: str) -> str:
+    try:
+        return json.dumps(given)
+    except RecursionError:
+        raise ApiError(f"{where} is nested too deep", where) from None
 
 
 def _predicted(given: Any) -> tuple[str, ...]:
@@ -317,10 +371,10 @@ def _object(given: Any, where: str) -> dict[str, Any]:
 
 
 def _check_keys(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    """Raise ApiError for a key that says something and is not known."""
+    """Raise Unserved for a key that says something and is not known."""
     for name, value in given.items():
         if name not in known and value not in (None, "", [], {}):
-            raise ApiError(f"{where} has {name!r:.80}, which is not supported: leave it out", where)
+            raise Unserved(f"{where} has {name!r:.80}, which is not supported: leave it out", where)
 
 
 def _text(given: Any, where: str) -> str:

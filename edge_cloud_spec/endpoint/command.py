@@ -13,7 +13,7 @@ from ..errors import check_installed, refuse
 from ..models.load_drafter import DraftModelSettings
 from ..options import Bounded, add_options, bounded, chosen, described, from_options, like
 from ..wire.channel import is_loopback
-from ..wire.secret_files import Reloaded, read_tokens
+from ..wire.secret_files import Reloaded, read_token, read_tokens
 from .decodes import WHEN_LOST, Decodes
 
 
@@ -31,7 +31,15 @@ class EndpointSettings(Bounded):
     queue: int = bounded(16, 0, 1024, "requests that wait for the drafter; others get a 429")
     request_timeout: float = bounded(300.0, 1.0, 86_400.0, "s for an answer, to its end")
     when_lost: str = chosen(
-        "refuse", WHEN_LOST, "out of the verifier's reach; local: the robot's model alone, marked"
+        "refuse",
+        WHEN_LOST,
+        "out of the verifier's reach; upstream: pass through; local: the robot's model alone",
+    )
+    upstream: str = described(
+        "", "URL of an OpenAI-compatible API that gets what split decoding does not answer"
+    )
+    upstream_token_file: str = described(
+        "", "file with the token for --upstream; without it clients show their own"
     )
     preset: str = like(DecodeOptions(), "preset")
     reply_timeout: float = like(DecodeOptions(), "reply_timeout")
@@ -46,6 +54,10 @@ class EndpointSettings(Bounded):
             (
                 bool(self.ssl_certfile) != bool(self.ssl_keyfile),
                 "https needs both --ssl-certfile and --ssl-keyfile",
+            ),
+            (
+                not self.upstream and (self.upstream_token_file or self.when_lost == "upstream"),
+                "a server to pass requests through to is missing: give --upstream URL",
             ),
             (not self.models, "give the model a name (--served-model-name)"),
             (
@@ -75,11 +87,15 @@ def run_endpoint(args: argparse.Namespace) -> int:
     from ..edge.picture_decoder import Decoder
     from .listener import listen, serve, tls_context
     from .server import ChatApp
+    from .upstream import Upstream
 
     set_up_logging("text")
     # What may be wrong is read before the model is loaded, which takes long.
     path = settings.api_key_file
     keys = Reloaded(lambda: read_tokens(path) if path else (), path)
+    token_path = settings.upstream_token_file
+    token = Reloaded(lambda: read_token(token_path) if token_path else "", token_path)
+    upstream = Upstream(settings.upstream, lambda: token.current) if settings.upstream else None
     tls = tls_context(settings.ssl_certfile, settings.ssl_keyfile)
     cloud, drafter = from_options(ClientSettings(), args), from_options(DraftModelSettings(), args)
     options: DecodeKeywords = {
@@ -95,6 +111,7 @@ def run_endpoint(args: argparse.Namespace) -> int:
             settings.models,
             lambda: keys.current,
             settings.request_timeout,
+            upstream,
         )
         where = f"{settings.address.rpartition(':')[0]}:{listening.getsockname()[1]}"
         print(f"serving on http{'s' * bool(tls)}://{where}/v1", flush=True)

@@ -17,13 +17,20 @@ from ..edge.runner import Outcome, decode_text, ids_per_token
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
 from ..presets import load_preset
+from ..request import Request
 from ..wire.messages import CUT, END, Code
-from .chat import ApiError, ChatRequest
+from .api_error import ApiError, Unserved
+from .chat import ChatRequest
 from .stop_texts import StopTexts
+from .tools import plain_messages, renderer
 
 log = logging.getLogger(__name__)
 
-WHEN_LOST = ("refuse", "local")  # what becomes of a request whose verifier is out of reach
+WHEN_LOST = (
+    "refuse",
+    "upstream",
+    "local",
+)  # what becomes of a request whose verifier is out of reach
 LOWEST_RETRY_S = 1.0
 FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measured
 
@@ -53,6 +60,7 @@ class Decodes:
         """queue: the most requests that wait. when_lost: one of ``WHEN_LOST``. Raises UserError for
         a drafter that cannot answer alone."""
         self._decoder, self._queue = decoder, queue
+        self._lost = Unserved if when_lost == "upstream" else ApiError
         self._alone = load_preset("edge_only") if when_lost == "local" else None
         if self._alone and decoder.runner.draft_model.tokenizer_digest == BYTES_DIGEST:
             raise UserError("--when-lost local needs a drafter with a model")
@@ -76,6 +84,7 @@ class Decodes:
 
         To close the iterator ends the decode.
         """
+        request = await asyncio.to_thread(self._request_of, chat)
         await self._take_turn()
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Piece | None]()
         inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
@@ -108,7 +117,7 @@ class Decodes:
             verified = settings.preset.verified
             nonce, connect = secrets.randbits(64), self._decoder.client.connect
             runner = self._decoder.runner
-            return decode_text(runner, chat.request, settings, nonce, connect, on_text, inbox)
+            return decode_text(runner, request, settings, nonce, connect, on_text, inbox)
 
         under_way = loop.run_in_executor(self._pool, decode)
         under_way.add_done_callback(lambda _: self._turn.release())
@@ -121,6 +130,19 @@ class Decodes:
             yield replace(end, verified=verified)
         finally:
             inbox.put(Abort("nobody reads it"))
+
+    def _request_of(self, chat: ChatRequest) -> Request:
+        """The request in plain messages; raises Unserved."""
+        if not (chat.tools.offered or chat.tools.more):
+            return chat.request
+        runner = self._decoder.runner
+        if runner.draft_model.tokenizer_digest == BYTES_DIGEST:
+            raise Unserved("tools are not supported with --drafter bytes", "tools")
+        # The drafter's template is that of its family, and so the target's.
+        render = renderer(runner.draft_model.tokenizer, runner.spec_of(b"").chat_template)
+        return replace(
+            chat.request, messages=plain_messages(chat.request.messages, chat.tools, render)
+        )
 
     async def _take_turn(self) -> None:
         if self._turn.locked() and self._waiting >= self._queue:
@@ -135,13 +157,14 @@ class Decodes:
 
     def _finished(self, outcome: Outcome, kept: int, stopped: bool) -> Finished:
         """The end of a decode's answer, of which the first ``kept`` tokens count; stopped: by a
-        stop text. ApiError: there is no answer."""
+        stop text. ApiError: there is no answer; Unserved: another server may give one."""
         for caution in outcome.cautions:
             log.warning("%s", caution)
         if not outcome.completed:
             is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE)
             text = outcome.text or outcome.reason
-            raise ApiError(
+            error = self._lost if outcome.out_of_reach and not kept else ApiError
+            raise error(
                 text,
                 status=400 if is_wrong else 503,
                 retry_s=outcome.retry_after_s,

@@ -26,8 +26,9 @@ FIELDS = (
     Field(
         "messages",
         HONOURED,
-        "up to 256 of system (or developer), user and assistant; texts, and JPEG or PNG pictures "
-        "as data URLs, in their order; `detail: low` shrinks a picture to 512 pixels a side",
+        "up to 256 of system (or developer), user, assistant and tool; texts, and JPEG or PNG "
+        "pictures as data URLs, in their order; `detail: low` shrinks a picture to 512 pixels a "
+        "side",
     ),
     Field("stream", HONOURED, "words as they are verified"),
     Field("stream_options", HONOURED, "`include_usage`"),
@@ -53,6 +54,14 @@ FIELDS = (
         HONOURED,
         "a draft: its first 256 characters are verified in one pass with the prompt",
     ),
+    Field("tools", HONOURED, "functions, rendered by the chat template"),
+    Field(
+        "tool_choice",
+        HONOURED,
+        "`auto`; `none` leaves the tools out; `required` or one function: by a grammar of at most "
+        "4,096 characters",
+    ),
+    Field("parallel_tool_calls", HONOURED, "`false` ends the answer with its first call"),
     Field("user", WITHOUT_EFFECT, "nothing is kept of who asks"),
     Field("metadata", WITHOUT_EFFECT, "nothing is stored"),
     Field("store", WITHOUT_EFFECT, "nothing is stored"),
@@ -63,11 +72,8 @@ FIELDS = (
     Field("reasoning_effort", WITHOUT_EFFECT, "the target answers at once, without reasoning"),
     Field("verbosity", WITHOUT_EFFECT, "a hint to models that were trained on it"),
     Field("n", UNSUPPORTED, "one answer a request", (1,)),
-    Field("tools", UNSUPPORTED, "no tools", ([],)),
-    Field("tool_choice", UNSUPPORTED, "no tools", ("none", "auto")),
-    Field("parallel_tool_calls", UNSUPPORTED, "no tools", (True, False)),
-    Field("functions", UNSUPPORTED, "no tools", ([],)),
-    Field("function_call", UNSUPPORTED, "no tools", ("none", "auto")),
+    Field("functions", UNSUPPORTED, "an older form of `tools`", ([],)),
+    Field("function_call", UNSUPPORTED, "an older form of `tool_choice`", ("none", "auto")),
     Field("logprobs", UNSUPPORTED, "the robot is not told them", (False,)),
     Field("top_logprobs", UNSUPPORTED, "the robot is not told them", (0,)),
     Field("logit_bias", UNSUPPORTED, "would be another target", ({},)),

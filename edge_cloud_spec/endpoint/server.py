@@ -12,12 +12,16 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 from ..errors import TRACEBACKS, UserError
 from ..wire.channel import is_loopback
-from .chat import ApiError, ChatRequest, read_chat
-from .decodes import Decodes, Finished
+from .api_error import ApiError, Unserved
+from .chat import ChatRequest, read_chat
+from .decodes import Decodes, Finished, Piece
+from .tools import ToolCall, ToolCalls
+from .upstream import Reply, Upstream
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +44,13 @@ class ChatApp:
         models: Sequence[str],
         keys: Callable[[], Sequence[str]],
         timeout_s: float,
+        upstream: Upstream | None = None,
     ) -> None:
         """models: names that requests may ask for. keys: the API keys, one of which a request
         shows; none: it need not, and must name this machine as its host. timeout_s: of a request,
-        from its body to its end."""
+        from its body to its end. upstream: gets what is not decoded here; None: that is refused."""
         self._decodes, self._models, self._keys = decodes, models, keys
-        self._timeout_s = timeout_s
+        self._timeout_s, self._upstream = timeout_s, upstream
         self._reading = 0  # bytes of the bodies that are being read
         self._since = int(time.time())
 
@@ -111,8 +116,9 @@ class ChatApp:
         kind = headers.get("content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":  # a web page could send another one unasked
             raise ApiError("the content-type must be application/json", status=415)
-        chat = await self._read(receive)
-        work = asyncio.ensure_future(self._decode(chat, answer))
+        body, chat = await self._read(receive)
+        own = b"" if self._keys() else headers.get("authorization", b"")
+        work = asyncio.ensure_future(self._respond(chat, body, own, answer))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             done, _ = await asyncio.wait(
@@ -127,8 +133,9 @@ class ChatApp:
         if work in done:
             work.result()
 
-    async def _read(self, receive: Receive) -> ChatRequest:
-        """The chat request in a request's whole body; raises ApiError."""
+    async def _read(self, receive: Receive) -> tuple[bytes, ChatRequest | Unserved]:
+        """A request's whole body, kept where it may be passed through, and what it asks for; raises
+        ApiError."""
         body, end = bytearray(), time.monotonic() + BODY_S
         try:
             more = True
@@ -146,11 +153,31 @@ class ChatApp:
                 self._reading += len(part)
                 body += part
                 more = message.get("more_body", False)
-            return await asyncio.to_thread(read_chat, bytes(body), self._models)
+            data = bytes(body)
+            try:
+                chat = await asyncio.to_thread(read_chat, data, self._models)
+            except Unserved as error:
+                return data, error
+            return data if self._upstream else b"", chat
         except asyncio.TimeoutError:
             raise ApiError(f"the body did not arrive within {BODY_S:g} s", status=408) from None
         finally:
             self._reading -= len(body)
+
+    async def _respond(
+        self, chat: ChatRequest | Unserved, body: bytes, own: bytes, answer: Response
+    ) -> None:
+        """Decode, or pass through what is not decoded here. own: the client's authorization, which
+        is not the endpoint's."""
+        try:
+            if isinstance(chat, Unserved):
+                raise chat
+            await self._decode(chat, answer)
+        except Unserved:
+            if self._upstream is None:
+                raise
+            async with self._upstream.ask(body, own) as reply:
+                await answer.pass_on(reply)
 
     async def _decode(self, chat: ChatRequest, answer: Response) -> None:
         head = {
@@ -158,26 +185,44 @@ class ChatApp:
             "created": int(time.time()),
             "model": chat.model,
         }
-        said = ""
+        text, calls = "", list[dict[str, Any]]()
+        parser = ToolCalls() if chat.tools.offered else None
         async with aclosing(self._decodes.stream(chat)) as pieces:
             async for piece in pieces:
                 if "system_fingerprint" not in head:  # the same of all pieces
                     answer.verified = piece.verified
                     head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
+                words = piece.text if isinstance(piece, Piece) else ""
+                more: Sequence[str | ToolCall] = [words] if words else []
+                if parser is not None:
+                    more = parser.add(words, ended=isinstance(piece, Finished))
+                for each in more:
+                    if isinstance(each, str):
+                        text += each
+                        delta: dict[str, Any] = {"content": each}
+                    else:
+                        calls.append(_called(each))
+                        delta = {"tool_calls": [{"index": len(calls) - 1, **calls[-1]}]}
+                    if chat.stream:
+                        await answer.chunk(head, delta)
                 if isinstance(piece, Finished):
-                    end = piece
-                    continue
-                if chat.stream:
-                    await answer.chunk(head, piece.text)
-                said += piece.text
+                    end = replace(piece, finish_reason="tool_calls") if calls else piece
         if chat.stream:
             await answer.end(head, end, chat.include_usage)
             return
-        message = {"role": "assistant", "content": said, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
         choice = {"index": 0, "message": message, "logprobs": None}
         choice["finish_reason"] = end.finish_reason
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
         await answer.send(whole)
+
+
+def _called(call: ToolCall) -> dict[str, Any]:
+    """The call in the API's form."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -212,10 +257,24 @@ class Response:
             error.body, error.status, [(b"retry-after", seconds)] if error.retry_s else []
         )
 
-    async def chunk(self, head: dict[str, Any], words: str) -> None:
-        """Send words of a stream."""
+    async def pass_on(self, reply: Reply) -> None:
+        """Send another server's reply as it is, but for its head; a whole one once it is there."""
+        headers = ((b"x-upstream", b"true"), *reply.headers)
+        if not reply.is_stream:
+            data = b"".join([part async for part in reply.parts])
+            length = (b"content-length", b"%d" % len(data))
+            await self._start(reply.status, (*headers, length))
+            await self._send({"type": "http.response.body", "body": data})
+            return
+        await self._start(reply.status, headers)
+        async for part in reply.parts:
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def chunk(self, head: dict[str, Any], delta: dict[str, Any]) -> None:
+        """Send more of a stream."""
         first = [] if self._begun else [_chunk(head, {"role": "assistant", "content": ""})]
-        await self._events(*first, _chunk(head, {"content": words}))
+        await self._events(*first, _chunk(head, delta))
 
     async def end(self, head: dict[str, Any], end: Finished, with_usage: bool) -> None:
         """End a stream."""
@@ -240,7 +299,7 @@ class Response:
 
 
 def _chunk(
-    head: dict[str, Any], delta: dict[str, str] | None = None, finish: str | None = None
+    head: dict[str, Any], delta: dict[str, Any] | None = None, finish: str | None = None
 ) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
     choices = [] if delta is None else [choice]

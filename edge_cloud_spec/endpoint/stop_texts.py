@@ -23,11 +23,11 @@ class StopTexts:
             self.found = True
             return text[: min(complete)[1]]
         if not ended:
-            self._held = max((_beginning(stop, text) for stop in self._stops), key=len, default="")
+            self._held = max((beginning(stop, text) for stop in self._stops), key=len, default="")
         return text[: len(text) - len(self._held)]
 
 
-def _beginning(stop: str, text: str) -> str:
+def beginning(stop: str, text: str) -> str:
     """The longest end of the text with which the stop text begins."""
     longest = min(len(stop) - 1, len(text))
     return next((stop[:n] for n in range(longest, 0, -1) if text.endswith(stop[:n])), "")

@@ -27,6 +27,7 @@ from edge_cloud_spec.request import Message, Picture
 
 PAGE = Path(__file__).parents[2] / "docs/endpoint.md"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+GO = {"type": "function", "function": {"name": "go"}}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 
 
@@ -91,6 +92,18 @@ TAKEN: dict[str, list[tuple[Any, Value, object]]] = {
         ({"type": "json_object"}, lambda c: c.policy.grammar[:13], "start: %json "),
         (JSON_SCHEMA, lambda c: json.dumps(SCHEMA)[1:-1] in c.policy.grammar, True),
     ],
+    "tools": [
+        ([], lambda c: c.tools.offered, ()),
+        ([GO], lambda c: c.tools.offered, (GO,)),
+    ],
+    "tool_choice": [
+        ("none", lambda c: c.tools.offered, ()),
+        ("auto", lambda c: c.policy.grammar, ""),
+    ],
+    "parallel_tool_calls": [
+        (True, lambda c: c.stops, ()),
+        (False, lambda c: c.stops, ()),
+    ],
     "prediction": [
         ({"type": "content", "content": "ab" * 200}, lambda c: c.request.candidates, ("ab" * 128,)),
         (
@@ -107,7 +120,9 @@ WRONG: dict[str, list[Any]] = {
         "hello",
         [3],
         [{"role": "user"}],
-        [{"role": "tool", "content": "3", "tool_call_id": "x"}],
+        [{"role": "function", "content": "3", "name": "x"}],
+        [{"role": "tool", "content": "3", "tool_call_id": 3}],
+        [said(shown(jpeg(1)), role="tool")],
         [{"role": ["user"], "content": "x"}],
         [said("x") | {"name": "me"}],
         [said({"type": "input_audio", "input_audio": {}})],
@@ -121,6 +136,10 @@ WRONG: dict[str, list[Any]] = {
         [said(*[shown(jpeg(1, 8, 8))] * 66)],
         [said("half \ud800 of it")],
         [{"role": "assistant", "content": "x", "tool_calls": [{"id": "x"}]}],
+        [{"role": "assistant", "tool_calls": "x"}],
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "go", "arguments": "{"}}]}],
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "go", "arguments": "3"}}]}],
+        [{"role": "assistant", "tool_calls": [{"function": {"name": 3, "arguments": "{}"}}]}],
     ],
     "stream": [1, "true", 0.0],
     "stream_options": [3, {"include_usage": "yes"}, {"other": 1}],
@@ -142,8 +161,16 @@ WRONG: dict[str, list[Any]] = {
     ],
     "prediction": ["x", {"type": "content"}, {"content": [3]}, {"content": [{"text": 3}]}],
     "n": [2, 0],
-    "tools": [[{"type": "function", "function": {"name": "go"}}]],
-    "tool_choice": ["required", {"type": "function", "function": {"name": "go"}}],
+    "tools": [
+        3,
+        [3],
+        [{"type": "custom", "custom": {"name": "go"}}],
+        [{"type": "function", "function": {"name": 3}}],
+        [{"type": "function", "function": {"name": "go", "parameters": 3}}],
+        [{"type": "function", "function": {"name": "go", "description": "x" * 2**17}}],
+        [GO] * 129,
+    ],
+    "tool_choice": ["required", "any", 3, {"type": "function", "function": {"name": "go"}}],
     "parallel_tool_calls": [3],
     "functions": [[{"name": "go"}]],
     "function_call": [{"name": "go"}],

@@ -13,6 +13,7 @@ from edge_cloud_spec import Decoder
 from edge_cloud_spec.endpoint.decodes import Decodes
 from edge_cloud_spec.endpoint.listener import listen, make_server, tls_context
 from edge_cloud_spec.endpoint.server import CHAT, ChatApp
+from edge_cloud_spec.endpoint.upstream import Upstream
 from edge_cloud_spec.loop_thread import LoopThread
 
 MODEL = "edge-cloud-spec"
@@ -31,13 +32,14 @@ class RunningEndpoint(ExitStack):
         tls: tuple[str, str] = ("", ""),
         decodes: type[Decodes] = Decodes,
         when_lost: str = "refuse",
+        upstream: Upstream | None = None,
     ) -> None:
         super().__init__()
         listening = self.enter_context(listen("127.0.0.1:0"))
         self.port: int = listening.getsockname()[1]
         self.url = f"http{'s' * any(tls)}://127.0.0.1:{self.port}/v1"
         self.decodes = decodes(decoder, queue, when_lost)
-        app = ChatApp(self.decodes, (MODEL,), lambda: keys, timeout_s)
+        app = ChatApp(self.decodes, (MODEL,), lambda: keys, timeout_s, upstream)
         self.server = make_server(app, tls_context(*tls))
         thread = LoopThread("endpoint")
         self.callback(thread.close)
