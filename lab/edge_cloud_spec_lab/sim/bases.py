@@ -51,9 +51,8 @@ def scan(base: Base) -> np.ndarray:
 
 def free_space_of(pose: Pose, base: Base, settings: NavigatorSettings) -> FreeSpace:
     """What a navigator says of the free space at a pose, with the base's lidar."""
-    sight = LidarSight.of(
-        "scan", rays_of(scan_from(pose, base.model, base.data)), settings.obstacles
-    )
+    rays = rays_of(scan_from(pose, base.model, base.data))
+    sight = LidarSight.of("scan", rays, settings.obstacles)
     margin = np.full(len(sight.points), settings.obstacles.margin)
     return free_space(sight.points, margin, [sight], settings)
 

@@ -91,9 +91,12 @@ class RoomViews(Views):
 
     def space(self, index: int, mirrored: bool) -> str:
         """What a prompt tells of the free space."""
-        ahead, left, right, behind = (float(metres) for metres in self.spaces[index])
-        sides = (right, left) if mirrored else (left, right)
-        return FreeSpace(ahead, *sides, behind).words
+        return _words_of(self.spaces[index][[0, 2, 1, 3] if mirrored else slice(None)])
+
+
+def _words_of(space: np.ndarray) -> str:
+    ahead, left, right, behind = (float(metres) for metres in space)
+    return FreeSpace(ahead, left, right, behind).words
 
 
 def together(parts: Sequence[RoomViews]) -> RoomViews:
@@ -206,8 +209,7 @@ def _drive(
         elif rng.random() < share:
             taken = right
         else:
-            space = FreeSpace(*map(float, row["spaces"])).words
-            taken = decider.action(row["images"], room.instruction, space)
+            taken = decider.action(row["images"], room.instruction, _words_of(row["spaces"]))
         if taken in ("stop", ""):
             return taken == "stop" and thing_in_front(room, pose) == room.target
         pose, arrived = carried_out(expert, pose, room.target, taken, rng)
