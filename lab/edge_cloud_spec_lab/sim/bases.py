@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.nav.sight import Rays
+from edge_cloud_spec.nav.free_space import FreeSpace, free_space
+from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.sight import LidarSight, Rays
 
 from .camera import cast
 from .legs import Legs
@@ -41,23 +45,41 @@ def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Bas
 
 
 def scan(base: Base) -> np.ndarray:
-    """A lidar scan: distances float32 [RAYS] in metres from the base; infinite: nothing is there.
+    """A lidar scan from the base; see ``scan_from``."""
+    return scan_from(base.pose, base.model, base.data)
+
+
+def free_space_of(pose: Pose, base: Base, settings: NavigatorSettings) -> FreeSpace:
+    """What a navigator says of the free space at a pose, with the base's lidar."""
+    rays = rays_of(scan_from(pose, base.model, base.data))
+    sight = LidarSight.of("scan", rays, settings.obstacles)
+    margin = np.full(len(sight.points), settings.obstacles.margin)
+    return free_space(sight.points, margin, [sight], settings)
+
+
+def scan_from(pose: Pose, model: Any, data: Any) -> np.ndarray:
+    """A lidar scan: distances float32 [RAYS] in metres from a pose; infinite: nothing is there.
 
     The nearest of all HEIGHTS counts, as when a lidar's points are flattened. Rays meet everything
     solid or visible except the robot itself.
     """
-    angles = base.pose.yaw + ANGLES
+    angles = pose.yaw + ANGLES
     directions = np.stack([np.cos(angles), np.sin(angles), np.zeros(RAYS)], 1)
     nearest = np.full(RAYS, np.inf)
     for height in HEIGHTS:
-        origin = np.array([base.pose.x, base.pose.y, height])
-        met = cast(base.model, base.data, origin, directions, ROBOT_GROUPS)[1]
+        origin = np.array([pose.x, pose.y, height])
+        met = cast(model, data, origin, directions, ROBOT_GROUPS)[1]
         seen = (met >= SCAN_NEAREST_M) & (met <= SCAN_FARTHEST_M)
         nearest = np.minimum(nearest, np.where(seen, met, np.inf))
     return nearest.astype(np.float32)
 
 
 def scanned_rays(base: Base) -> Rays:
-    """A scan as the rays [RAYS, 3] that the navigator takes."""
-    distances = scan(base).astype(np.float64)
+    """A scan from the base as the navigator takes it."""
+    return rays_of(scan(base))
+
+
+def rays_of(scanned: np.ndarray) -> Rays:
+    """A scan [RAYS] as the rays [RAYS, 3] that the navigator takes."""
+    distances = scanned.astype(np.float64)
     return np.stack([ANGLES, distances, np.isfinite(distances)], 1)

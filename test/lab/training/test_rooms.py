@@ -15,15 +15,23 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.answer import ORDERS, action_of
+from edge_cloud_spec.nav.events import Odometry, Scan
+from edge_cloud_spec.nav.footprint import ObstacleSettings
+from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.status import WAYS
 from edge_cloud_spec_lab.bench.requests import sample_requests
+from edge_cloud_spec_lab.sim.bases import free_space_of, scanned_rays
 from edge_cloud_spec_lab.sim.camera import Camera, eye_at
 from edge_cloud_spec_lab.sim.furniture import make_furnished
 from edge_cloud_spec_lab.sim.reach import thing_in_front
 from edge_cloud_spec_lab.sim.room import Room
 from edge_cloud_spec_lab.sim.scene import Scene
 from edge_cloud_spec_lab.sim.view import visible_things
+from edge_cloud_spec_lab.sim.world import World
 from edge_cloud_spec_lab.training import rendered
+from edge_cloud_spec_lab.training.flats.conversations import ConversationRow
 from edge_cloud_spec_lab.training.rooms import command, views
 from edge_cloud_spec_lab.training.rooms.expert import RoomExpert, carried_out
 from edge_cloud_spec_lab.training.rooms.views import RoomViews, make_room_views
@@ -105,6 +113,45 @@ def test_what_a_view_teaches_is_the_action_and_what_is_done_first(driven: RoomVi
             around += action != straight
             assert len(encoder.ids(text)) < MAX_ANSWER_TOKENS
     assert around, "nothing was in the way"
+
+
+def test_a_mirrored_view_has_the_free_space_of_the_other_side(driven: RoomViews) -> None:
+    told = [driven.space(index, False) for index in range(len(driven))]
+    swapped = {"left": "right", "right": "left"}
+    for index, space in enumerate(told):
+        ways = dict(way.split(" ", 1) for way in space.split(", "))
+        assert list(ways) == list(WAYS) and "not seen" not in space
+        mirrored = dict(way.split(" ", 1) for way in driven.space(index, True).split(", "))
+        assert mirrored == {swapped.get(way, way): far for way, far in ways.items()}
+    assert len(set(told)) > 1
+
+
+def test_what_is_told_in_training_is_what_a_navigator_with_a_lidar_tells() -> None:
+    settings = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"))
+    for seed in ROOMS[:3]:
+        world = World(Scene(make_furnished(seed)))
+        space = free_space_of(world.pose, world, settings)
+        navigator, moment = Navigator(settings), 10**9
+        navigator.on(Odometry(world.pose, moment), 1.0)
+        navigator.on(Scan("scan", moment, rays=scanned_rays(world)), 1.0)
+        assert space.words == navigator.obstacles.free_space(1.0).words
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_it_learns_to_go_around_where_the_free_space_is_told_and_else_straight(
+    told: bool, driven: RoomViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "UNTOLD_SHARE", 0.0 if told else 1.0)
+    lessons = command.RoomLessons(driven, torch.zeros(0))
+    pictures = torch.zeros(len(driven), 64, 3, 1)
+    lessons.rooms, lessons.seen = (driven,), ((pictures, pictures),)
+    rows: list[ConversationRow] = []
+    keep = SimpleNamespace(of=lambda some, *_: rows.extend(some))
+    monkeypatch.setattr(command, "ConversationBatch", keep)
+    lessons.conversations(60, np.random.default_rng(0))
+    texts = [build_tokenizer().decode(row.ids) for row in rows]
+    assert all(("ahead" in text.split("\n")[1]) == told for text in texts)
+    assert any(", first " in text for text in texts) == told
 
 
 def test_a_tuned_target_loads_and_a_second_run_goes_on(

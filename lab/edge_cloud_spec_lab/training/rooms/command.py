@@ -25,6 +25,7 @@ from .views import RoomViews, make_room_views
 
 WEIGHTS = "model.safetensors"
 PLAIN_SHARE = 0.25  # of what a step learns: views of rooms whose way is clear
+UNTOLD_SHARE = 0.3  # of the rest: it is not told what a lidar shows, and goes straight as before
 ROOMS_PEAK_RATE = 1e-3
 
 OPTIONS: Options = {
@@ -97,7 +98,8 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 class RoomLessons(Taught):
-    """What the target learns from: views of furnished rooms, and questions about plain ones."""
+    """What the target learns from: views of furnished rooms, in which it goes around what is in the
+    way where it is told the free space, and questions about plain ones."""
 
     rooms: tuple[RoomViews, ...] = ()
     seen: tuple[tuple[Tensor, Tensor], ...] = ()
@@ -116,8 +118,12 @@ class RoomLessons(Taught):
             rooms, mirrored = self.rooms[part], int(rng.integers(2))
             index, order = int(rng.integers(len(rooms))), ORDERS[rng.integers(2)]
             name, things = rooms.target(index), rooms.things(index, bool(mirrored))
-            answer = pieces(things, name, order, rooms.action(index, bool(mirrored)))
-            rows.append(conversation([answer], order, draw_instruction(name, rng), self.encoder))
+            asked, action = draw_instruction(name, rng), ""
+            if rng.random() >= UNTOLD_SHARE:
+                asked += f"\n{rooms.space(index, bool(mirrored))}"
+                action = rooms.action(index, bool(mirrored))
+            answer = pieces(things, name, order, action)
+            rows.append(conversation([answer], order, asked, self.encoder))
             pictures.append(self.seen[part][mirrored][index : index + 1])
         return ConversationBatch.of(rows, pictures, self.encoder.pad)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +17,21 @@ import numpy as np
 from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.nav.answer import ORDERS, action_of
+from edge_cloud_spec.nav.answer import (
+    FREE_SPACE_PLACE,
+    INSTRUCTION_PLACE,
+    ORDER_PLACE,
+    ORDERS,
+    action_of,
+)
+from edge_cloud_spec.nav.footprint import ObstacleSettings
+from edge_cloud_spec.nav.free_space import FreeSpace
 from edge_cloud_spec.nav.mission import MissionSettings
 from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.status import WAYS
 
+from ...sim.bases import free_space_of
 from ...sim.camera import Camera, decode_jpeg, encode_jpeg, eye_at
 from ...sim.furniture import make_furnished
 from ...sim.kinds import THING_KINDS
@@ -36,6 +47,7 @@ from ...sim.view import (
     sample_pose,
     visible_things,
 )
+from ...sim.world import World
 from ...tokens import ANSWER_TOKENS
 from ..flats.episodes import EXPERT_ANSWER_SHARES, RANDOM_ACTION_SHARES, SEGMENTED_PX
 from ..rendered import make_files
@@ -47,6 +59,10 @@ from .expert import ACTIONS, RoomExpert, carried_out
 ROOMS_PER_FILE = 20
 MOST_ROOM_FRAMES = 45  # of a mission
 ELSEWHERE_SHARE = 0.25  # of the missions begin anywhere
+TOLD = replace(ours(), user_text=f"{INSTRUCTION_PLACE}\n{FREE_SPACE_PLACE}\n{ORDER_PLACE}")
+"""The dialect in which it is told how far a lidar sees free space."""
+
+_LIDAR = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"))
 _RANDOM = [f"turn {side} {size}" for side in ("left", "right") for size in ("small", "medium")]
 _RANDOM += ["move forward small", "move forward medium", "search"]
 
@@ -54,10 +70,12 @@ _RANDOM += ["move forward small", "move forward medium", "search"]
 @dataclass(frozen=True)
 class RoomViews(Views):
     """Views of furnished rooms: ``goal`` int8 [N], the kind that the robot was sent to, and
-    ``actions`` int8 [N], an index into ACTIONS of the one that is right there."""
+    ``actions`` int8 [N], an index into ACTIONS of the one that is right there. ``spaces`` float64
+    [N, 4]: how far a lidar says that it may go, m, as FreeSpace has it."""
 
     goal: np.ndarray
     actions: np.ndarray
+    spaces: np.ndarray
 
     def target(self, index: int) -> str:
         """What the robot was sent to."""
@@ -71,6 +89,15 @@ class RoomViews(Views):
         swapped = {"left": "right", "right": "left"}
         return " ".join(swapped.get(word, word) for word in action.split())
 
+    def space(self, index: int, mirrored: bool) -> str:
+        """What a prompt tells of the free space."""
+        return _words_of(self.spaces[index][[0, 2, 1, 3] if mirrored else slice(None)])
+
+
+def _words_of(space: np.ndarray) -> str:
+    ahead, left, right, behind = (float(metres) for metres in space)
+    return FreeSpace(ahead, left, right, behind).words
+
 
 def together(parts: Sequence[RoomViews]) -> RoomViews:
     """All of these views."""
@@ -79,11 +106,11 @@ def together(parts: Sequence[RoomViews]) -> RoomViews:
 
 
 class _Eyes(ExitStack):
-    """The cameras of one room: what paints, and what measures."""
+    """The cameras of one room, what paints and what measures; and a lidar."""
 
     def __init__(self, room: Room, painter: Camera, measurer: Camera) -> None:
         super().__init__()
-        self.room = room
+        self.room, self._world = room, World(measurer.scene)
         self.painter, self.measurer = self.enter_context(painter), self.enter_context(measurer)
 
     def look(
@@ -110,6 +137,8 @@ class _Eyes(ExitStack):
             row["distance"][k] = thing.distance
         action = expert.decide(pose, self.room.target, visible(things))
         row["actions"] = np.array(ACTIONS.index(action), np.int8)
+        space = free_space_of(pose, self._world, _LIDAR)
+        row["spaces"] = np.array([getattr(space, way) for way in WAYS])
         return row, self.room.target in askable(things)
 
 
@@ -119,9 +148,10 @@ class _Decider:
     def __init__(self, vlm: Vlm) -> None:
         self._vlm, self._spec = vlm, vlm.spec(ANSWER_TOKENS)
 
-    def action(self, image: np.ndarray, instruction: str) -> str:
+    def action(self, image: np.ndarray, instruction: str, space: str) -> str:
         """The action of its greedy answer; empty: it has none."""
-        request = ours().request(instruction, encode_jpeg(image, 95), ORDERS[0])
+        jpeg = encode_jpeg(image, 95)
+        request = TOLD.request(instruction, jpeg, ORDERS[0], free_space=space)
         (ids,) = greedy_answers(self._vlm, [request], self._spec)
         said = str(self._vlm.tokenizer.decode(ids, skip_special_tokens=True))
         return str(action_of(said) or "")
@@ -179,7 +209,7 @@ def _drive(
         elif rng.random() < share:
             taken = right
         else:
-            taken = decider.action(row["images"], room.instruction)
+            taken = decider.action(row["images"], room.instruction, _words_of(row["spaces"]))
         if taken in ("stop", ""):
             return taken == "stop" and thing_in_front(room, pose) == room.target
         pose, arrived = carried_out(expert, pose, room.target, taken, rng)
