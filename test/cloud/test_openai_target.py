@@ -59,7 +59,7 @@ from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 KEY = SECRET.decode()
 TARGET = str(EMBEDDED / "target")
 # A real server loads its model at the first request, which takes long on a busy machine.
-AR = DecodeSettings(load_preset("cloud_ar"), max_tokens=64, reply_timeout=60.0)
+AR = DecodeSettings(load_preset("cloud_ar"), max_tokens=64, reply_timeout=150.0)
 REQUEST = ours().request("find the silver bottle", jpeg(1))
 NONCES = itertools.count()
 IN_TORCH = ("--device", "cpu", "--dtype", "float32")
