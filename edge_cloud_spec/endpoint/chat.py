@@ -248,7 +248,8 @@ def _picture(url: Any, small: bool, where: str) -> Picture:
     """The picture of a data URL. Its media type is not looked at: the bytes say what they are."""
     found = _DATA_URL.match(url) if isinstance(url, str) else None
     if found is None:
-        raise Unserved(
+        # Not passed through: a server of --upstream may be in that network, too.
+        raise ApiError(
             f"{where} must be a data URL (data:image/jpeg;base64,...): nothing is fetched from the "
             "robot's network",
             where,
@@ -348,9 +349,12 @@ def _grammar(given: Any) -> str:
 
 def _written(given: Any, where: str) -> str:
     try:
+        json.dumps(given, ensure_ascii=False).encode()
         return json.dumps(given)
     except RecursionError:
         raise ApiError(f"{where} is nested too deep", where) from None
+    except UnicodeEncodeError:
+        raise ApiError(f"{where} has half a surrogate pair: send whole characters", where) from None
 
 
 def _predicted(given: Any) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ FIELDS = (
     Field("min_p", UNSUPPORTED, "would be another target", (0,)),
     Field("modalities", UNSUPPORTED, "text is all it answers with", (["text"],)),
     Field("audio", UNSUPPORTED, "text is all it answers with"),
-    Field("web_search_options", UNSUPPORTED, "no request leaves the robot but to the verifier"),
+    Field("web_search_options", UNSUPPORTED, "nothing is searched for"),
     Field(
         "chat_template_kwargs",
         UNSUPPORTED,

@@ -171,10 +171,14 @@ class ToolCalls:
 
 def _call(text: str) -> ToolCall | None:
     try:
-        said = json.loads(text)
+        said = json.loads(text, parse_constant=_no_constant)
         name, arguments = said["name"], said.get("arguments", {})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

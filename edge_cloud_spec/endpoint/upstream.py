@@ -44,6 +44,7 @@ class Upstream:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
+            host.encode("idna")
         except ValueError:
             host, port = "", 0
         usable = host and port != 0 and parts.scheme in ("http", "https")

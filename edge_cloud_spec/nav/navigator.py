@@ -558,23 +558,28 @@ class Navigator:
             effects.append(GoAround(run.detour.chosen, self.settings.obstacles.strip))
         state = self.status.state
         if run.look_at < math.inf:
-            driven = now - self._set_off >= DRIVE_PROGRESS_S
-            if driven and self._makes_little(DRIVE_PROGRESS_S, JUMP_EXTRA, now):
+            if any(self._makes_little(DRIVE_PROGRESS_S, JUMP_EXTRA, now)):
                 return self._finish(run, STEP_BLOCKED, now)
             effects += self._count_steps(run)
             state = "ready" if now >= run.look_at - COMMAND_PERIOD_S / 2 else state
-        stalled = run.closed_loop and self._makes_little(STALLED_AFTER_S, STALLED_LEAST, now)
-        return effects + self._show(run.status(state, stalled))
+        # Of a base that drifts, the heading stays though turns against the drift are commanded.
+        little = self._makes_little(STALLED_AFTER_S, STALLED_LEAST, now) if run.closed_loop else []
+        return effects + self._show(run.status(state, bool(little) and all(little)))
 
-    def _makes_little(self, seconds: float, least: tuple[float, float], now: float) -> bool:
-        """Whether the base makes little of the commands of the last ``seconds`` (more than
-        ``least`` m or rad); across motions, since those that replace each other are too short."""
+    def _makes_little(self, seconds: float, least: tuple[float, float], now: float) -> list[bool]:
+        """Whether the base makes little of each of the commands of the last ``seconds`` that are
+        more than ``least`` m or rad; across motions, since those that replace each other are too
+        short. Empty so soon after a start from standing, when a base with dead time still stands.
+        """
+        if now - self._set_off < seconds:
+            return []
         path, _, turn = self._commanded.since(now - seconds, now)
         made, turned = self.odometer.track.made_lately(seconds)
-        return any(
-            given > enough and real < DRIVE_PROGRESS_SHARE * given
+        return [
+            real < DRIVE_PROGRESS_SHARE * given
             for given, real, enough in zip((path, turn), (made, turned), least, strict=True)
-        )
+            if given > enough
+        ]
 
     def _finish(
         self, run: RunningMotion, problem: str, now: float, short: bool = True

@@ -37,7 +37,7 @@ REMEMBERED = 64  # counts of the navigator, and pictures
 SPACES_REMEMBERED = 256  # ten seconds of two lidars, which a frame may be late
 SPACE_APART_S = 0.3  # s between a frame and what lidars showed then; at 0.6 m/s 18 cm
 MOVED_S = 2.0  # s that the robot was told to move, and no picture was new
-WATCHED_S = 1.0  # s of it at most between two events: no motion goes on while all stands still
+WATCHED_S = 1.5  # s between two events, beyond which the program hung, and no decision was made
 STANDS = (NavCode.BLOCKED, NavCode.STALLED)  # and may see the same
 SAME_PICTURE = (
     "the pictures stay the same though the robot is told to move: if it moves, restart the camera "
@@ -273,8 +273,9 @@ class DecisionLoop:
         """Count for how long the robot has been told to move since the picture last changed."""
         status = self._status
         moves = status is not None and status.state in ("moving", "ready")
-        if status is not None and moves and status.code not in (NavCode.REPLAY, NavCode.STALLED):
-            self._moved_s += min(now - self._watched_at, WATCHED_S)
+        follows = status is not None and status.code not in (NavCode.REPLAY, NavCode.STALLED)
+        if moves and follows and (lasted := now - self._watched_at) <= WATCHED_S:
+            self._moved_s += lasted
         self._watched_at = now
 
     # Instructions
@@ -323,6 +324,7 @@ class DecisionLoop:
         return [Abort(why)] if self.deciding else []
 
     def _tick(self, now: float) -> list[Effect]:
+        self._watch_motion(now)
         effects = self._update_status(now)
         # A younger instruction may be from after the release.
         if self.instruction and self._e_stopped and now - self._instructed_at > RELEASE_S:

@@ -261,6 +261,7 @@ def test_a_result_is_no_message_of_its_own(served: Served) -> None:
 
 CALL = '<tool_call>\n{"name": "go", "arguments": {"a": [1, "<tool_call>"]}}\n</tool_call>'
 NO_OBJECT = '<tool_call>{"name": "go", "arguments": 3}'
+NOT_JSON = '<tool_call>{"name": "go", "arguments": {"a": NaN}}'
 MADE = ToolCall("go", '{"a": [1, "<tool_call>"]}')
 
 
@@ -279,6 +280,7 @@ MADE = ToolCall("go", '{"a": [1, "<tool_call>"]}')
         ("<tool_call>[1]</tool_call>", ["<tool_call>[1]</tool_call>"]),
         ('<tool_call>{"name": 3}', ['<tool_call>{"name": 3}']),
         (NO_OBJECT, [NO_OBJECT]),
+        (NOT_JSON, [NOT_JSON]),
         ('<tool_call>{"name": "go"}</tool_call>', [ToolCall("go", "{}")]),
         ("<tool_call>\n{", ["<tool_call>\n{"]),
     ],

@@ -106,13 +106,14 @@ def endpoint(idle: Decoder, other: Other) -> Iterator[RunningEndpoint]:
 
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+ADDRESS = {"type": "image_url", "image_url": {"url": "http://x/y.jpg"}}  # of a picture
+HALF = {"type": "function", "function": {"name": "a", "description": "\ud800"}}
 ELSEWHERE_ONLY = {
     "another model": ELSEWHERE,
     "a refused field": asked("x", logprobs=True, top_logprobs=2),
     "another target": asked("x", logit_bias={"5": -100}),
     "an unknown field": asked("x", guided_choice=["a"]),
     "audio": asked("x", AUDIO),
-    "a picture's address": asked({"type": "image_url", "image_url": {"url": "http://x/y.jpg"}}),
     "another picture": asked(shown(b"GIF89a")),
     "a name": {"model": MODEL, "messages": [said("x") | {"name": "me"}]},
 }
@@ -133,7 +134,8 @@ def test_what_is_not_decoded_here_is_passed_through_as_it_is(
 
 
 def test_a_mistake_is_not_passed_through(endpoint: RunningEndpoint, other: Other) -> None:
-    for wrong in (b"{", b"[]", asked("x", temperature="hot"), asked("x", stop=[""])):
+    hot, half = asked("x", temperature="hot"), asked("x", tools=[HALF])
+    for wrong in (b"{", b"[]", hot, asked("x", stop=[""]), asked(ADDRESS), half):
         assert endpoint.post(wrong)[0] == 400
     assert endpoint.post(ELSEWHERE, "/v1/responses")[0] == 404
     assert endpoint.post(ELSEWHERE, **{"content-type": "text/plain"})[0] == 415
@@ -327,6 +329,7 @@ def test_out_of_reach_the_other_server_answers_where_that_is_chosen(other: Other
         (("--upstream", "https://me:pass@host/v1"), "a key belongs into --upstream-token-file"),
         (("--upstream", "http://127.0.0.1:x/v1"), "must be http://HOST:PORT/v1"),
         (("--upstream", "http://127.0.0.1/a b"), "must be http://HOST:PORT/v1"),
+        (("--upstream", "https://a..b/v1"), "must be http://HOST:PORT/v1"),
         (("--when-lost", "upstream"), "give --upstream URL"),
         (("--upstream-token-file", "/nowhere"), "give --upstream URL"),
         (("--upstream", "https://a/v1", "--upstream-token-file", "/nowhere"), "/nowhere"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -93,6 +94,7 @@ class Rover:
     late: float = 0.0  # s from a picture to its stamp
     camera_lag: float = 0.0  # s, what the drafter takes it for
     dead: tuple[float, float] = (0.0, 0.0)  # m/s, rad/s below which the base does not move
+    dead_time: float = 0.0  # s from a command to when the base takes it
     drift: float = 0.0  # rad/s with which it turns whatever it is told
     slip: float = 1.0  # what it makes of a commanded speed
     picture: Callable[[Pose], bytes] = lambda pose: b""  # none that anybody compares
@@ -106,6 +108,7 @@ class Rover:
         self.reports: list[str] = []
         self.requests: list[str] = []
         self.deciding: tuple[float, Decide] | None = None
+        self.commands: deque[tuple[float, Effect]] = deque()  # that the base has not taken
         self.said: list[Words] = []
         # What odometry tells instead of the truth.
         self.tell: Callable[[Odometry], Odometry | None] = lambda told: told
@@ -128,7 +131,7 @@ class Rover:
     def on(self, event: Event) -> list[Effect]:
         effects = self.navigator.on(event, self.now)
         for effect in effects:
-            self.base.obey(self._followed(effect))
+            self._obey(self._followed(effect))
             if isinstance(effect, Report):
                 self.reports.append(effect.problem)
             elif isinstance(effect, Show):
@@ -138,6 +141,17 @@ class Rover:
                 assert effect.request not in self.steps, "an action was begun twice"
                 self.steps[effect.request] = Step(effect.action, seen, self.base.pose, self.now)
         return effects
+
+    def _obey(self, effect: Effect) -> None:
+        if isinstance(effect, Drive) and self.dead_time:
+            until, stop_by = effect.until + self.dead_time, effect.stop_by + self.dead_time
+            effect = replace(effect, until=until, stop_by=stop_by)
+        self.commands.append((self.now + self.dead_time, effect))
+        self._take_commands()
+
+    def _take_commands(self) -> None:
+        while self.commands and self.now >= self.commands[0][0]:
+            self.base.obey(self.commands.popleft()[1])
 
     def _followed(self, effect: Effect) -> Effect:
         if not isinstance(effect, Drive):
@@ -172,6 +186,7 @@ class Rover:
                     self.base.pose, yaw=self.base.pose.yaw + self.drift * COMMAND_PERIOD_S / 5
                 )
                 self.now = at
+                self._take_commands()
                 self.way.append((at, self.base.pose))
                 pose = replace(self.base.pose, yaw=wrap(self.base.pose.yaw))
                 told = self.tell(Odometry(pose, round((EPOCH + self.now) * 1e9)))
