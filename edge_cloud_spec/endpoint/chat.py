@@ -349,12 +349,10 @@ def _grammar(given: Any) -> str:
 
 def _written(given: Any, where: str) -> str:
     try:
-        json.dumps(given, ensure_ascii=False).encode()
+        _text(json.dumps(given, ensure_ascii=False), where)
         return json.dumps(given)
     except RecursionError:
         raise ApiError(f"{where} is nested too deep", where) from None
-    except UnicodeEncodeError:
-        raise ApiError(f"{where} has half a surrogate pair: send whole characters", where) from None
 
 
 def _predicted(given: Any) -> tuple[str, ...]:

@@ -26,11 +26,8 @@ from .tools import plain_messages, renderer
 
 log = logging.getLogger(__name__)
 
-WHEN_LOST = (
-    "refuse",
-    "upstream",
-    "local",
-)  # what becomes of a request whose verifier is out of reach
+# What becomes of a request whose verifier is out of reach.
+WHEN_LOST = ("refuse", "upstream", "local")
 LOWEST_RETRY_S = 1.0
 FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measured
 

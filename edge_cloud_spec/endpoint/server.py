@@ -21,7 +21,7 @@ from .api_error import ApiError, Unserved
 from .chat import ChatRequest, read_chat
 from .decodes import Decodes, Finished, Piece
 from .tools import ToolCall, ToolCalls
-from .upstream import Reply, Upstream
+from .upstream import Upstream, UpstreamReply
 
 log = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ class Response:
             error.body, error.status, [(b"retry-after", seconds)] if error.retry_s else []
         )
 
-    async def pass_on(self, reply: Reply) -> None:
+    async def pass_on(self, reply: UpstreamReply) -> None:
         """Send another server's reply as it is, but for its head; a whole one once it is there."""
         headers = ((b"x-upstream", b"true"), *reply.headers)
         if not reply.is_stream:

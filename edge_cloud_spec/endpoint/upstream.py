@@ -25,7 +25,7 @@ PASSED_ON = (b"content-type", b"retry-after", b"x-request-id")
 
 
 @dataclass(frozen=True)
-class Reply:
+class UpstreamReply:
     """What the server answers. parts: its body as it arrives, in whole lines of a stream of events;
     raises ApiError where it breaks off."""
 
@@ -64,7 +64,7 @@ class Upstream:
         self._under_way = 0
 
     @asynccontextmanager
-    async def ask(self, body: bytes, authorization: bytes) -> AsyncIterator[Reply]:
+    async def ask(self, body: bytes, authorization: bytes) -> AsyncIterator[UpstreamReply]:
         """The reply to a chat request; ApiError: there is none. To leave ends the request.
 
         authorization: the client's own, shown where there is no token.
@@ -97,7 +97,7 @@ class Upstream:
         writer: asyncio.StreamWriter,
         body: bytes,
         authorization: bytes,
-    ) -> Reply:
+    ) -> UpstreamReply:
         token, http = self._token(), h11.Connection(h11.CLIENT)
         shown = f"Bearer {token}".encode() if token else authorization
         headers = [
@@ -123,7 +123,7 @@ class Upstream:
             raise self._lost("compresses its answer")
         is_stream = told.get(b"content-type", b"").startswith(b"text/event-stream")
         passed_on = tuple((name, told[name]) for name in PASSED_ON if name in told)
-        return Reply(status, passed_on, is_stream, self._parts(http, reader, is_stream))
+        return UpstreamReply(status, passed_on, is_stream, self._parts(http, reader, is_stream))
 
     async def _parts(
         self, http: h11.Connection, reader: asyncio.StreamReader, in_lines: bool

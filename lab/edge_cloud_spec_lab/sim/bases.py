@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -46,18 +45,18 @@ def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Bas
 
 def scan(base: Base) -> np.ndarray:
     """A lidar scan from the base; see ``scan_from``."""
-    return scan_from(base.pose, base.model, base.data)
+    return scan_from(base.pose, base)
 
 
 def free_space_of(pose: Pose, base: Base, settings: NavigatorSettings) -> FreeSpace:
     """What a navigator says of the free space at a pose, with the base's lidar."""
-    rays = rays_of(scan_from(pose, base.model, base.data))
+    rays = rays_of(scan_from(pose, base))
     sight = LidarSight.of("scan", rays, settings.obstacles)
     margin = np.full(len(sight.points), settings.obstacles.margin)
     return free_space(sight.points, margin, [sight], settings)
 
 
-def scan_from(pose: Pose, model: Any, data: Any) -> np.ndarray:
+def scan_from(pose: Pose, base: Base) -> np.ndarray:
     """A lidar scan: distances float32 [RAYS] in metres from a pose; infinite: nothing is there.
 
     The nearest of all HEIGHTS counts, as when a lidar's points are flattened. Rays meet everything
@@ -68,7 +67,7 @@ def scan_from(pose: Pose, model: Any, data: Any) -> np.ndarray:
     nearest = np.full(RAYS, np.inf)
     for height in HEIGHTS:
         origin = np.array([pose.x, pose.y, height])
-        met = cast(model, data, origin, directions, ROBOT_GROUPS)[1]
+        met = cast(base.model, base.data, origin, directions, ROBOT_GROUPS)[1]
         seen = (met >= SCAN_NEAREST_M) & (met <= SCAN_FARTHEST_M)
         nearest = np.minimum(nearest, np.where(seen, met, np.inf))
     return nearest.astype(np.float32)
