@@ -9,9 +9,11 @@ its speed, is its braking time.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +76,14 @@ class TrialMeasurements:
         silent = math.isnan(speed) and last and math.isnan(last[0])
         if last != (speed, turn, aside) and not silent:
             self.commands.append((now, speed, turn, aside))
+
+    def since(self, at: float) -> TrialMeasurements:
+        """The commands from then on, and the poses from a second before."""
+        first, seen = (
+            bisect_left(rows, when, key=itemgetter(0))
+            for rows, when in ((self.commands, at), (self.poses, at - 1.0))
+        )
+        return replace(self, commands=self.commands[first:], poses=self.poses[seen:])
 
 
 class Steady(NamedTuple):
@@ -198,14 +208,15 @@ class AxisFigures:
 
 def runs_of(recording: TrialMeasurements) -> list[Run]:
     """All runs of a recording, in order."""
-    groups, poses, drift = _groups(recording), np.array(recording.poses), drift_of(recording)
+    groups, poses = _groups(recording), np.array(recording.poses)
+    drift = _drift(groups, poses) or NO_DRIFT
     found: list[Run] = []
     stood = math.inf
     for (stands, group), (_, then) in pairwise(groups):
         if stands:
             stood = group[-1, 1] - group[0, 0]
         elif stood >= STOOD_BEFORE_S and then[-1, 1] - then[0, 0] >= STOOD_AFTER_S:
-            found += _run(group, then[-1, 1], poses, drift or NO_DRIFT)
+            found += _run(group, then[-1, 1], poses, drift)
     return found
 
 
@@ -219,12 +230,14 @@ def _groups(recording: TrialMeasurements) -> list[tuple[bool, np.ndarray]]:
 
     [n, 5]: since and until when, then of each axis.
     """
-    if len(recording.poses) < 2:
+    if len(recording.poses) < 2 or not recording.commands:
         return []
-    ends = [*[at for at, *_ in recording.commands[1:]], recording.poses[-1][0]]
-    spans = [(at, end, *vs) for (at, *vs), end in zip(recording.commands, ends, strict=False)]
-    grouped = groupby(spans, lambda one: is_still(*one[2:]))
-    return [(stands, np.array(list(group))) for stands, group in grouped]
+    commands = np.array(recording.commands)
+    ends = np.append(commands[1:, 0], recording.poses[-1][0])
+    spans = np.column_stack([commands[:, 0], ends, commands[:, 1:]])
+    stands = (np.abs(commands[:, 1:]) < NO_COMMAND).all(axis=1)
+    begins = np.flatnonzero(np.diff(stands)) + 1
+    return list(zip(stands[[0, *begins]].tolist(), np.split(spans, begins), strict=True))
 
 
 def _run(group: np.ndarray, rest: float, poses: np.ndarray, drift: Drift) -> list[Run]:
@@ -268,8 +281,12 @@ def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 def drift_of(recording: TrialMeasurements) -> Drift | None:
     """The drift of a base that is commanded to stand: of each axis, and over ground, m/s."""
-    sums, (times, x, y, yaw) = np.zeros(5), np.array(recording.poses).reshape(-1, 4).T
-    for stands, group in _groups(recording):
+    return _drift(_groups(recording), np.array(recording.poses))
+
+
+def _drift(groups: list[tuple[bool, np.ndarray]], poses: np.ndarray) -> Drift | None:
+    sums, (times, x, y, yaw) = np.zeros(5), poses.reshape(-1, 4).T
+    for stands, group in groups:
         begin, end = max(group[0, 0] + 1.0, times[0]), group[-1, 1]
         if stands and end - begin >= DRIFT_SPAN_S:
             (dx, dy, turned) = (np.diff(np.interp([begin, end], times, o))[0] for o in (x, y, yaw))

@@ -365,9 +365,7 @@ class Commission:
             self._send(velocity)
         self._check(axis, sign, before, abs(speed), self._came - begun)
         self._rest()
-        if self._slowest[axis] and any(
-            run.blocked for run in runs_of(self.recording)[-1:] if run.begin >= begun
-        ):
+        if self._slowest[axis] and any(run.blocked for run in runs_of(self.recording.since(begun))):
             raise Stop(LOST_ITS_SPEED)
 
     def _check(self, axis: int, sign: float, before: Pose, speed: float, seconds: float) -> None:
