@@ -78,7 +78,7 @@ class VllmServer(OpenAiServer):
                 {"version": str(version)},
                 {"data": [{"id": str(model), "max_model_len": int(length)}]},
             ):
-                started = await self.metric("process_start_time_seconds")
+                started = await self.metric("process_start_time_seconds") or 0.0
                 return Served(one_line(version), one_line(model), length, started)
         raise UserError(f"{self.url} is no vLLM server with one model: check the address")
 
@@ -91,10 +91,11 @@ class VllmServer(OpenAiServer):
     async def _get(self, path: str) -> Any:
         return await self.client.get(self._root + path, cast_to=object)
 
-    async def metric(self, name: str) -> float:
-        """The sum of a Prometheus metric over its labels; 0 if it is missing."""
+    async def metric(self, name: str) -> float | None:
+        """The sum of a Prometheus metric over its labels; None if it is missing."""
         reply: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
-        return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", reply, re.M)))
+        found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", reply, re.M)
+        return sum(map(float, found)) if found else None
 
 
 @dataclass(frozen=True)

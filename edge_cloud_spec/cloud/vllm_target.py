@@ -50,6 +50,7 @@ MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token i
 # be ahead of the session, whose robot may have gone.
 STREAM_TOKENS, AHEAD_TOKENS = 1024, 32
 HITS = "vllm:prefix_cache_hits_total"  # tokens that its prefix cache has served
+DRAFTS = "vllm:spec_decode_num_drafts_total"  # of its own; there if it speculates
 # After these times the server is asked again who it is: before a request, and after replies.
 QUIET_S, IDENTITY_CHECK_S = 1.0, 0.25
 # vLLM's errors for a forgotten picture name, and for a server that caches no pictures.
@@ -192,6 +193,7 @@ class VllmModels(ModelRunner):
         self._looking = asyncio.Lock()
         self._samples = False  # whether the server implements ``coupled`` (see ``vllm_plugin``)
         self._chains = False  # whether the server can score a chain as a prompt
+        self._speculates = False  # whether the server has drafts of its own
         self.rows = spec.vocabulary <= MAX_ROW  # whether whole distributions can be requested
         target.crop(spec.vocabulary)
 
@@ -203,10 +205,15 @@ class VllmModels(ModelRunner):
                 f"{MAX_ROW} tokens: take rule greedy or coupled"
             )
         if opening.rule != "greedy" and not (self.rows or self._samples):
+            remedy = (
+                "; it has no logits processors, as it speculates by itself"
+                if self._speculates
+                else ", or start it with --logits-processors "
+                "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
+            )
             raise UserError(
-                "this verifier's vLLM does not sample as rule coupled does: take rule greedy, or "
-                "start it with --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled, of "
-                "this version"
+                "this verifier's vLLM does not sample as rule coupled does: take rule greedy"
+                + remedy
             )
         super().check(opening)
 
@@ -561,6 +568,7 @@ class VllmModels(ModelRunner):
                 f"processor: a prompt is {count} tokens there, {len(prompt.input_ids)} here"
             )
         before = await self.server.metric(HITS)
+        self._speculates = await self.server.metric(DRAFTS) is not None
         policies = [SamplingPolicy(PROBE_TEMPERATURE, seed=seed) for seed in range(PROBE_SEEDS)]
         said = [
             await self._token(session, (), policy, None) for policy in (GREEDY, GREEDY, *policies)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ if not VENV:
 
 REPLY_TIMEOUT_S = "5"  # less than a robot has
 DRAFTING = ["dsd", "auto", "picospec", "specedge", "fsd", "best_first", "mc_dsd", "cloud_lookup"]
+STEPS = ("spec_decode_num_drafts", "spec_decode_num_accepted_tokens", "generation_tokens")
 SPLIT = ["dssd", "dssd_top_k", "dssd_dense", "tslt", "mc_tslt"]
 
 
@@ -61,6 +63,28 @@ def test_every_preset_says_what_it_says_with_our_own_engine(vllm: VllmServe, rul
     here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
     assert answers(on(vllm), names, rule, 2, seed=5) == answers(here, names, rule, 2, seed=5)
     assert vllm.metric("vllm:prefix_cache_hits_total") > 0
+
+
+def test_a_server_that_speculates_says_the_same_and_gains_what_it_does(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """By n-grams, which need no second model; it has no logits processor then."""
+    folder, own = tmp_path_factory.mktemp("speculates"), {"greedy": None, "coupled": None}
+    write_wide(TARGET, folder / "target")
+    speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+    options = {"logits-processors": None, "speculative-config": json.dumps(speculation)}
+    here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
+    with VllmServe(Path(VENV or ""), folder / "target", folder / "log") as server:
+        server.start(options)
+        for rule in own:
+            names = [*DRAFTING, "cloud_ar"]
+            assert answers(on(server), names, rule, 2, seed=5) == answers(
+                here, names, rule, 2, seed=5
+            )
+        before = {name: server.metric(f"vllm:{name}_total") for name in STEPS}
+        answers(on(server), ["cloud_ar"], "greedy", 4, seed=6)
+        gained = {name: server.metric(f"vllm:{name}_total") - before[name] for name in STEPS}
+    assert gained["spec_decode_num_accepted_tokens"] > 0, gained
 
 
 class Robots:

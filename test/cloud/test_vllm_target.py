@@ -471,15 +471,18 @@ def test_an_answer_with_a_pictures_token_ends_with_a_sentence(served: Served) ->
     refused(outcome, "stands for a picture", "bad_request")
 
 
-def test_a_server_without_our_logits_processor_is_found_out() -> None:
+@pytest.mark.parametrize("speculates", [False, True])
+def test_a_server_without_our_logits_processor_is_found_out(speculates: bool) -> None:
     """With a small vocabulary its rows do as well; with a large one coupled is refused."""
     with VllmPeer(TARGET, samples=False) as peer:
+        peer.speculates = speculates
         models = on_vllm(peer)._models
         assert not models._samples
         opening = opening_of(sample_requests(0, 1)[0], rule="coupled", policy=POLICY)
         models.check(opening)
         models.rows = False
-        with pytest.raises(UserError, match="vllm_plugin:Coupled"):
+        remedy = "as it speculates by itself" if speculates else "vllm_plugin:Coupled"
+        with pytest.raises(UserError, match=remedy):
             models.check(opening)
         with pytest.raises(UserError, match="take rule greedy or coupled"):
             models.check(opening_of(sample_requests(0, 1)[0], rule="rejection", policy=POLICY))

@@ -44,6 +44,7 @@ class VllmPeer(HttpPeer):
         self._cached: set[tuple[Any, ...]] = set()  # salts and blocks from a prompt's beginning
         self._scored = 0
         self.started = 1.0e9
+        self.speculates = False
         self.penalizes = True  # whether our logits processor is of this version
         self.asked: list[dict[str, Any]] = []
         self.cut: list[dict[str, Any]] = []  # bodies of streams that were closed before their end
@@ -61,6 +62,8 @@ class VllmPeer(HttpPeer):
         count = len(self.asked)
         told = {"process_start_time_seconds": self.started}
         told["vllm:prefix_cache_hits_total"] = count
+        if self.speculates:
+            told["vllm:spec_decode_num_drafts_total"] = 0
         for part in ("e2e_request_latency", "request_queue_time"):
             told[f"vllm:{part}_seconds_sum"] = 0.01 * count
             told[f"vllm:{part}_seconds_count"] = count
