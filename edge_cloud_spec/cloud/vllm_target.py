@@ -79,11 +79,12 @@ class Generation:
     """The target's own tokens after a prefix, by one streamed request, so that a server which
     speculates by itself does so; belongs to the client's event loop.
 
-    ``length``: tokens of the answer, with those that were taken.
+    ``length``: tokens of the answer, with those that were taken. ``began_s``: monotonic time, s;
+    from then on one process of the server says them all.
     """
 
     def __init__(self, length: int, replies: Awaitable[AsyncGenerator[VllmReply, None]]) -> None:
-        self.length = length
+        self.length, self.began_s = length, time.monotonic()
         self._tokens: list[int] = []
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -255,16 +256,21 @@ class VllmModels(ModelRunner):
         excluding = replace(self.spec.logits, repetition_penalty=1.0) != UNPROCESSED
         excludes = held.opening.policy.grammar or excluding
         if held.generating and not (draft or excludes):
-            asked: Any = partial(self._run, session)
+            asked: Any = self._of_the_same(partial(self._run, session), session)
         else:
-            asked = partial(self._score, session, draft, nodes)
-        replies = self.server.submit(self._of_the_same(asked))
+            asked = self._of_the_same(partial(self._score, session, draft, nodes))
+        replies = self.server.submit(asked)
         replies.add_done_callback(lambda _: self.on_news(held))
         return replies
 
-    async def _of_the_same(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _of_the_same(
+        self, ask: Callable[[], Awaitable[T]], generates: VllmSession | None = None
+    ) -> T:
         """The replies, once the server has said after them, now and then and at the end of an
-        answer, that it is still the same; raises UserError."""
+        answer, that it is still the same; raises UserError.
+
+        generates: whose stream they are from; that it has begun is looked at once.
+        """
         from openai import APIError
 
         await self._look_again(QUIET_S)
@@ -278,7 +284,9 @@ class VllmModels(ModelRunner):
         said = [token for token in told if isinstance(token, int)]
         self._check_text(said)
         ends = any(token in self.spec.end_ids for token in said)
-        await self._look_again(0.0 if ends else IDENTITY_CHECK_S)
+        stream = generates and generates.generation
+        age_s = time.monotonic() - stream.began_s if stream else IDENTITY_CHECK_S
+        await self._look_again(0.0 if ends else age_s)
         if self._served.started != known:
             raise Unavailable(f"the vLLM server at {self.server.url} was started again: try again")
         return replies

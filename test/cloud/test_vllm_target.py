@@ -552,7 +552,7 @@ def test_a_draft_cuts_what_the_target_generates_beside_it(
     assert generating.scored(whole[4]) == whole[4:6]
     drafted.set()
     until(lambda: served.peer.cut)
-    assert generating.scored() == whole[6:9], "it goes on after the draft"
+    assert generating.scored()[:3] == whole[6:9], "it goes on after the draft"
 
 
 def test_a_server_is_not_far_ahead_of_a_robot_that_has_gone(
