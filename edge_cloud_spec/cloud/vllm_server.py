@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError, one_line
 from ..models.openai_server import OpenAiServer
+
+if TYPE_CHECKING:
+    from openai import AsyncStream
 
 GENERATE = "/inference/v1/generate"
 
@@ -39,14 +42,33 @@ class VllmServer(OpenAiServer):
     async def generate(self, body: dict[str, Any]) -> VllmReply:
         """Send a request with this body; raises UserError, or what the ``openai`` package
         raises."""
+        return self._read(await self._generate(body))
+
+    async def stream(self, body: dict[str, Any]) -> AsyncGenerator[VllmReply, None]:
+        """As ``generate``, with a reply for each step of the server, as it makes them."""
+        from openai import AsyncStream
+
+        return self._replies(
+            await self._generate({**body, "stream": True}, stream=True, stream_cls=AsyncStream[Any])
+        )
+
+    async def _generate(self, body: dict[str, Any], **how: Any) -> Any:
         from openai import NotFoundError
 
+        path = self._root + GENERATE
         try:
-            reply: Any = await self.client.post(self._root + GENERATE, body=body, cast_to=object)
+            return await self.client.post(path, body=body, cast_to=object, **how)
         except NotFoundError:
             raise UserError(
                 f"{self._root} has no {GENERATE}: start vLLM with --enable-scale-out"
             ) from None
+
+    async def _replies(self, chunks: AsyncStream[Any]) -> AsyncGenerator[VllmReply, None]:
+        async with chunks:
+            async for chunk in chunks:
+                yield self._read(chunk)
+
+    def _read(self, reply: Any) -> VllmReply:
         return VllmReply(reply if isinstance(reply, dict) else {}, self.url)
 
     async def served(self) -> Served:
@@ -56,7 +78,7 @@ class VllmServer(OpenAiServer):
                 {"version": str(version)},
                 {"data": [{"id": str(model), "max_model_len": int(length)}]},
             ):
-                started = await self.metric("process_start_time_seconds")
+                started = await self.metric("process_start_time_seconds") or 0.0
                 return Served(one_line(version), one_line(model), length, started)
         raise UserError(f"{self.url} is no vLLM server with one model: check the address")
 
@@ -69,10 +91,11 @@ class VllmServer(OpenAiServer):
     async def _get(self, path: str) -> Any:
         return await self.client.get(self._root + path, cast_to=object)
 
-    async def metric(self, name: str) -> float:
-        """The sum of a Prometheus metric over its labels; 0 if it is missing."""
+    async def metric(self, name: str) -> float | None:
+        """The sum of a Prometheus metric over its labels; None if it is missing."""
         reply: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
-        return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", reply, re.M)))
+        found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", reply, re.M)
+        return sum(map(float, found)) if found else None
 
 
 @dataclass(frozen=True)
@@ -82,11 +105,11 @@ class VllmReply:
     content: dict[str, Any]
     url: str
 
-    def tokens(self, most: int = 1) -> list[int]:
-        """Its tokens, one to ``most``, each with a logprob; raises UserError."""
+    def tokens(self, most: int = 1, least: int = 1) -> list[int]:
+        """Its tokens, ``least`` to ``most``, each with a logprob; raises UserError."""
         match self._choice:
             case {"token_ids": [*tokens], "logprobs": {"content": [*scores]}} if (
-                0 < len(tokens) == len(scores) <= most
+                least <= len(tokens) == len(scores) <= most
                 and all(type(token) is int and token >= 0 for token in tokens)
                 and all(map(_is_likelihood, scores))
             ):

@@ -17,8 +17,9 @@ import io
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from ..decoding.draft import Draft
+from ..decoding.draft import MAX_DRAFTED, Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
@@ -45,8 +46,11 @@ from .vllm_server import Served, VllmReply, VllmServer
 # Largest vocabulary whose whole distributions are requested: 80 bytes of JSON per token.
 MAX_ROW = 8192
 MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token is requested first
-RUN_TOKENS = 4  # tokens per request while the target generates without drafts
+# While the target generates without drafts: tokens of one streamed request, and by how many it may
+# be ahead of the session, whose robot may have gone.
+STREAM_TOKENS, AHEAD_TOKENS = 1024, 32
 HITS = "vllm:prefix_cache_hits_total"  # tokens that its prefix cache has served
+DRAFTS = "vllm:spec_decode_num_drafts_total"  # of its own; there if it speculates
 # After these times the server is asked again who it is: before a request, and after replies.
 QUIET_S, IDENTITY_CHECK_S = 1.0, 0.25
 # vLLM's errors for a forgotten picture name, and for a server that caches no pictures.
@@ -71,6 +75,52 @@ class Node:
     adjustment: Adjustment = UNADJUSTED
 
 
+class Generation:
+    """The target's own tokens after a prefix, by one streamed request, so that a server which
+    speculates by itself does so; belongs to the client's event loop.
+
+    ``length``: tokens of the answer, with those that were taken. ``began_s``: monotonic time, s;
+    from then on one process of the server says them all.
+    """
+
+    def __init__(self, length: int, replies: Awaitable[AsyncGenerator[VllmReply, None]]) -> None:
+        self.length, self.began_s = length, time.monotonic()
+        self._tokens: list[int] = []
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._reading = asyncio.ensure_future(self._read(replies))
+
+    async def take(self) -> list[int]:
+        """The tokens that have arrived, once there are some; none: the stream has ended.
+
+        Raises UserError, or errors of the ``openai`` package.
+        """
+        await self._news.wait()
+        taken, self._tokens = self._tokens[: MAX_DRAFTED + 1], self._tokens[MAX_DRAFTED + 1 :]
+        if not taken:
+            self._reading.result()
+        if not (self._tokens or self._reading.done()):
+            self._news.clear()
+        self.length += len(taken)
+        return taken
+
+    def cancel(self) -> None:
+        """Close the connection, so that the server stops; from any thread."""
+        self._loop.call_soon_threadsafe(self._reading.cancel)
+
+    async def _read(self, asked: Awaitable[AsyncGenerator[VllmReply, None]]) -> None:
+        try:
+            async with aclosing(await asked) as replies:
+                async for reply in replies:
+                    self._tokens += reply.tokens(STREAM_TOKENS, least=0)
+                    if self._tokens:
+                        self._news.set()
+                    if len(self._tokens) > AHEAD_TOKENS:
+                        return
+        finally:
+            self._news.set()
+
+
 class VllmSession(TargetSession):
     """The verified tokens of one decode; the server keeps everything else."""
 
@@ -93,6 +143,7 @@ class VllmSession(TargetSession):
         self.scored = Draft(())  # what the next verdict is about
         self._round: tuple[Draft, Future[list[Any]]] | None = None
         self.first: Future[Any] = Future()
+        self.generation: Generation | None = None  # of the target's own tokens, under way
 
     def commit(self, path: Sequence[int]) -> None:
         """Append these nodes of the last draft to the verified prefix."""
@@ -106,8 +157,14 @@ class VllmSession(TargetSession):
     def evict(self) -> None:
         """Cancel the open requests, so that the server stops."""
         self.first.cancel()
+        self.cut()
         if self._round is not None:
             self._round[1].cancel()
+
+    def cut(self) -> None:
+        """End the stream of the target's own tokens."""
+        if self.generation is not None:
+            self.generation.cancel()
 
     def score(self, draft: Draft, begin: Callable[[], Future[list[Any]]]) -> list[Any] | None:
         """The replies for the prefix and a draft's nodes; None until all have arrived."""
@@ -137,6 +194,7 @@ class VllmModels(ModelRunner):
         self._looking = asyncio.Lock()
         self._samples = False  # whether the server implements ``coupled`` (see ``vllm_plugin``)
         self._chains = False  # whether the server can score a chain as a prompt
+        self._speculates = False  # whether the server has drafts of its own
         self.rows = spec.vocabulary <= MAX_ROW  # whether whole distributions can be requested
         target.crop(spec.vocabulary)
 
@@ -148,10 +206,15 @@ class VllmModels(ModelRunner):
                 f"{MAX_ROW} tokens: take rule greedy or coupled"
             )
         if opening.rule != "greedy" and not (self.rows or self._samples):
+            remedy = (
+                "; it has no logits processors, as it speculates by itself"
+                if self._speculates
+                else ", or start it with --logits-processors "
+                "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
+            )
             raise UserError(
-                "this verifier's vLLM does not sample as rule coupled does: take rule greedy, or "
-                "start it with --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled, of "
-                "this version"
+                "this verifier's vLLM does not sample as rule coupled does: take rule greedy"
+                + remedy
             )
         super().check(opening)
 
@@ -193,23 +256,37 @@ class VllmModels(ModelRunner):
         excluding = replace(self.spec.logits, repetition_penalty=1.0) != UNPROCESSED
         excludes = held.opening.policy.grammar or excluding
         if held.generating and not (draft or excludes):
-            asked: Any = partial(self._run, session)
+            asked: Any = self._of_the_same(partial(self._run, session), session)
         else:
-            asked = partial(self._score, session, draft, nodes)
-        replies = self.server.submit(self._of_the_same(asked))
+            asked = self._of_the_same(partial(self._score, session, draft, nodes))
+        replies = self.server.submit(asked)
         replies.add_done_callback(lambda _: self.on_news(held))
         return replies
 
-    async def _of_the_same(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _of_the_same(
+        self, ask: Callable[[], Awaitable[T]], generates: VllmSession | None = None
+    ) -> T:
         """The replies, once the server has said after them, now and then and at the end of an
-        answer, that it is still the same; raises UserError."""
+        answer, that it is still the same; raises UserError.
+
+        generates: whose stream they are from; that it has begun is looked at once.
+        """
+        from openai import APIError
+
         await self._look_again(QUIET_S)
-        known, replies = self._served.started, await ask()
+        known = self._served.started
+        try:
+            replies = await ask()
+        except APIError:  # it may be ending
+            self._looked_s = 0.0
+            raise
         told = replies if isinstance(replies, list) else ()
         said = [token for token in told if isinstance(token, int)]
         self._check_text(said)
         ends = any(token in self.spec.end_ids for token in said)
-        await self._look_again(0.0 if ends else IDENTITY_CHECK_S)
+        stream = generates and generates.generation
+        age_s = time.monotonic() - stream.began_s if stream else IDENTITY_CHECK_S
+        await self._look_again(0.0 if ends else age_s)
         if self._served.started != known:
             raise Unavailable(f"the vLLM server at {self.server.url} was started again: try again")
         return replies
@@ -219,6 +296,7 @@ class VllmModels(ModelRunner):
 
         Raises UserError, or errors of the ``openai`` package.
         """
+        session.cut()
         # First, so that the other requests find the prompt in its cache.
         first = await asyncio.wrap_future(session.first)
         policy = session.opening.policy
@@ -250,18 +328,29 @@ class VllmModels(ModelRunner):
         return [child for child in draft.children(node) if draft.tokens[child] not in pictures]
 
     async def _run(self, session: VllmSession) -> list[Any]:
-        """The target's next tokens without drafts; one request for several."""
+        """The target's next tokens without drafts, as far as its stream has them."""
         first = await asyncio.wrap_future(session.first)
         if not session.tokens or self._wants_rows(session.opening):
             return [first if not session.tokens else await self.ask(session, Node())]
-        asked = self._rule(session, (), session.opening.policy) | {
-            "max_tokens": RUN_TOKENS,
-            "stop_token_ids": self.spec.end_ids,
-        }
-        tokens = (await self._reply(session, (), asked)).tokens(RUN_TOKENS)
+        under_way = session.generation
+        if under_way is None or under_way.length != len(session.tokens):
+            session.cut()
+            under_way = session.generation = self._generation(session)
+        tokens = await under_way.take()
+        if not tokens:  # it was ahead, or as long as a stream may be
+            session.generation = under_way = self._generation(session)
+            tokens = await under_way.take()
         cropped = (at for at, token in enumerate(tokens) if token >= self.spec.vocabulary)
         known = tokens[: next(cropped, len(tokens))]
-        return known or [await self.ask(session, Node(), tokens[0])]
+        return known or [await self.ask(session, Node(), next(iter(tokens), None))]
+
+    def _generation(self, session: VllmSession) -> Generation:
+        said, most = len(session.tokens), self.spec.max_tokens
+        asked = self._rule(session, (), session.opening.policy) | {
+            "max_tokens": min(STREAM_TOKENS, min(session.opening.max_tokens or most, most) - said),
+            "stop_token_ids": self.spec.end_ids,
+        }
+        return Generation(said, self._sent(self.server.stream, session, (), asked))
 
     async def _chain(
         self, session: VllmSession, path: tuple[int, ...]
@@ -358,21 +447,31 @@ class VllmModels(ModelRunner):
         path: tuple[int, ...],
         parameters: dict[str, Any],
         with_picture: bool = False,
-        *,
-        everything: bool = False,
         **more: Any,
     ) -> VllmReply:
-        """The reply to one request, with the newest picture or, if the server has it, its name.
+        """The reply to one request, as ``_sent`` sends it."""
+        shown = 1 if with_picture else 0
+        return await self._sent(self.server.generate, session, path, parameters, shown, **more)
 
-        Earlier pictures of a conversation are sent by name; those that the server has forgotten are
-        sent again.
+    async def _sent(
+        self,
+        send: Callable[[dict[str, Any]], Awaitable[T]],
+        session: VllmSession,
+        path: tuple[int, ...],
+        parameters: dict[str, Any],
+        shown: int = 0,
+        **more: Any,
+    ) -> T:
+        """What ``send`` gives for a request with the ``shown`` newest pictures, and the names of
+        those before.
+
+        If the server has forgotten one of these, all are sent.
         """
-        from openai import APIError, BadRequestError
+        from openai import BadRequestError
 
-        sent = session.prompt.images[-1:] if with_picture else ()
-        sent = session.prompt.images if everything else sent
-        unsent = len(session.pictures) - len(sent)
-        urls = [*[None] * unsent, *map(self._picture, sent)]
+        images = session.prompt.images
+        unsent = max(0, len(images) - shown)
+        urls = [*[None] * unsent, *map(self._picture, images[unsent:])]
         body = {
             "token_ids": [*session.prompt_ids, *session.tokens, *path],
             "content_parts": [
@@ -390,16 +489,11 @@ class VllmModels(ModelRunner):
             **more,
         }
         try:
-            reply = await self.server.generate(body)
+            return await send(body)
         except BadRequestError as error:
-            forgotten = any(why in str(error) for why in FORGOTTEN_ERRORS)
-            if len(sent) == len(session.pictures) or not forgotten:
+            if not (unsent and any(why in str(error) for why in FORGOTTEN_ERRORS)):
                 raise
-            return await self._reply(session, path, parameters, True, everything=True, **more)
-        except APIError:  # it may be ending
-            self._looked_s = 0.0
-            raise
-        return reply
+            return await self._sent(send, session, path, parameters, len(images), **more)
 
     async def _look_again(self, age_s: float) -> None:
         """Ask the server who it is, unless it has said so within ``age_s``. A restarted one, which
@@ -482,6 +576,7 @@ class VllmModels(ModelRunner):
                 f"processor: a prompt is {count} tokens there, {len(prompt.input_ids)} here"
             )
         before = await self.server.metric(HITS)
+        self._speculates = await self.server.metric(DRAFTS) is not None
         policies = [SamplingPolicy(PROBE_TEMPERATURE, seed=seed) for seed in range(PROBE_SEEDS)]
         said = [
             await self._token(session, (), policy, None) for policy in (GREEDY, GREEDY, *policies)

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from helpers.cloud.served_answers import (
     POLICY,
     TARGET,
     answers,
+    opening_of,
     refused,
     worker_of,
 )
@@ -39,6 +42,8 @@ if not VENV:
 
 REPLY_TIMEOUT_S = "5"  # less than a robot has
 DRAFTING = ["dsd", "auto", "picospec", "specedge", "fsd", "best_first", "mc_dsd", "cloud_lookup"]
+LONG = 100  # tokens of an answer without end, which repeats itself
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 SPLIT = ["dssd", "dssd_top_k", "dssd_dense", "tslt", "mc_tslt"]
 
 
@@ -61,6 +66,40 @@ def test_every_preset_says_what_it_says_with_our_own_engine(vllm: VllmServe, rul
     here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
     assert answers(on(vllm), names, rule, 2, seed=5) == answers(here, names, rule, 2, seed=5)
     assert vllm.metric("vllm:prefix_cache_hits_total") > 0
+
+
+def test_a_server_that_speculates_says_the_same_and_gains_what_it_does(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """By n-grams, which need no second model; it has no logits processor then."""
+    folder, names = tmp_path_factory.mktemp("speculates"), ["dsd", "auto", "specedge", "cloud_ar"]
+    write_wide(TARGET, folder / "target")
+    speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+    options = {"logits-processors": None, "speculative-config": json.dumps(speculation)}
+    with VllmServe(Path(VENV or ""), folder / "target", folder / "log") as server:
+        server.start(options)
+        for rule in ("greedy", "coupled"):
+            here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
+            assert answers(on(server), names, rule, 2, seed=5) == answers(
+                here, names, rule, 2, seed=5
+            )
+        models = on(server, "--max-tokens", str(LONG))._models
+        accepted = server.metric(ACCEPTED)
+        session, said = endless(models), []
+        while len(said) < LONG - 1:
+            said += (new := models.server.submit(models._run(session)).result())
+            session.extend(new)
+        assert server.metric(ACCEPTED) > accepted
+        alone = models.server.submit(models._run(endless(models, said[:1]))).result()
+        assert said[: len(alone) + 1] == [*said[:1], *alone]
+
+
+def endless(models: Any, said: Sequence[int] = ()) -> Any:
+    """A session after these tokens whose answer has no end."""
+    models.spec = replace(models.spec, end_ids=(models.spec.vocabulary - 1,))
+    opening = opening_of(sample_requests(5, 1)[0], rule="greedy", policy=GREEDY)
+    prompt = models.speaker.prompt(opening.request, models.spec)
+    return models.open(replace(opening, verified=tuple(said)), prompt)
 
 
 class Robots:

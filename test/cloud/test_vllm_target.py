@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -211,13 +212,15 @@ class Served:
         self.models: Any = cloud.worker._models
         self.whole = self.decode()
 
-    def decode(self, rule: str = "greedy", fault: Any = lambda body: None) -> Any:
+    def decode(
+        self, rule: str = "greedy", fault: Any = lambda body: None, preset: str = "dsd"
+    ) -> Any:
         """A decode beside a fault."""
         policy = GREEDY if rule == "greedy" else POLICY
         self.peer.fault = fault
         try:
             return self._robot.decode(
-                self._request, DecodeSettings(load_preset("dsd"), rule, policy)
+                self._request, DecodeSettings(load_preset(preset), rule, policy)
             )
         finally:
             self.peer.fault = lambda body: None
@@ -468,15 +471,143 @@ def test_an_answer_with_a_pictures_token_ends_with_a_sentence(served: Served) ->
     refused(outcome, "stands for a picture", "bad_request")
 
 
-def test_a_server_without_our_logits_processor_is_found_out() -> None:
+@pytest.mark.parametrize("speculates", [False, True])
+def test_a_server_without_our_logits_processor_is_found_out(speculates: bool) -> None:
     """With a small vocabulary its rows do as well; with a large one coupled is refused."""
     with VllmPeer(TARGET, samples=False) as peer:
+        peer.speculates = speculates
         models = on_vllm(peer)._models
         assert not models._samples
         opening = opening_of(sample_requests(0, 1)[0], rule="coupled", policy=POLICY)
         models.check(opening)
         models.rows = False
-        with pytest.raises(UserError, match="vllm_plugin:Coupled"):
+        remedy = "as it speculates by itself" if speculates else "vllm_plugin:Coupled"
+        with pytest.raises(UserError, match=remedy):
             models.check(opening)
         with pytest.raises(UserError, match="take rule greedy or coupled"):
             models.check(opening_of(sample_requests(0, 1)[0], rule="rejection", policy=POLICY))
+
+
+class Generating:
+    """A session whose robot lets the target generate, and then drafts."""
+
+    def __init__(self, served: Served) -> None:
+        self._models = served.models
+        opening = opening_of(sample_requests(0, 1)[0], rule="greedy", policy=GREEDY)
+        prompt = served.models.speaker.prompt(opening.request, served.models.spec)
+        self._session = served.models.open(opening, prompt)
+        self._session.extend(served.whole.tokens[:1])
+        self._held = SimpleNamespace(
+            target=self._session, opening=opening, processors=None, generating=True
+        )
+
+    def scored(self, *draft: int) -> list[int]:
+        """The target's tokens after these, whose verdict is given."""
+        held, results = self._held, [NotArrived()]
+        held.due, held.tokens, held.generating = DuePass(Draft(draft)), (), not draft
+
+        def arrived() -> bool:
+            results.extend(self._models.forward([held], lambda *_: None))
+            return not isinstance(results[-1], NotArrived)
+
+        until(arrived)
+        rows, length = results[-1], len(held.due.draft)
+        said = [rows.token(node, GREEDY, 0) for node in range(-1, length)]
+        self._session.commit(range(length))
+        self._session.extend(said[-1:])
+        return said
+
+
+@pytest.fixture
+def generating(served: Served, monkeypatch: pytest.MonkeyPatch) -> Generating:
+    monkeypatch.setattr(served.models, "on_news", lambda _: None)
+    served.peer.cut.clear()
+    return Generating(served)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_what_the_target_generates_is_one_streamed_request(served: Served, rule: str) -> None:
+    """So that a server which speculates by itself does so: it may say several tokens a step."""
+    whole, asked = served.decode(rule), len(served.peer.asked)
+    outcome = served.decode(rule, preset="cloud_ar")
+    assert (outcome.completed, outcome.tokens) == (True, whole.tokens)
+    first, *streams = served.peer.asked[asked:]
+    assert [bool(body.get("stream")) for body in (first, *streams)] == [False, True]
+
+
+def test_a_draft_cuts_what_the_target_generates_beside_it(
+    served: Served, generating: Generating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, drafted, whole = served.peer.steps, threading.Event(), list(served.whole.tokens)
+
+    def until_drafted(reply: Any) -> Iterator[Any]:
+        first, *others = steps(reply)
+        yield first
+        drafted.wait(30.0)
+        while True:  # until it is closed
+            yield from others
+
+    monkeypatch.setattr(served.peer, "steps", until_drafted)
+    assert generating.scored() == whole[1:4]
+    assert generating.scored(whole[4]) == whole[4:6]
+    drafted.set()
+    until(lambda: served.peer.cut)
+    assert generating.scored()[:3] == whole[6:9], "it goes on after the draft"
+
+
+def test_a_server_is_not_far_ahead_of_a_robot_that_has_gone(
+    served: Served, generating: Generating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+
+    def endless(reply: Any) -> Iterator[Any]:
+        [choice] = reply["choices"]
+        own = {"token_ids": [7], "logprobs": {"content": choice["logprobs"]["content"][:1]}}
+        for _ in range(100_000):
+            said.append(own)
+            yield {"choices": [own]}
+
+    monkeypatch.setattr(served.peer, "steps", endless)
+    assert set(generating.scored()) == {7}
+    until(lambda: served.peer.cut)
+    assert len(said) < 100_000
+
+
+LIVES = {"choices": [{"token_ids": [], "logprobs": {"content": []}}]}
+BREAKS: dict[str, tuple[Any, str, str]] = {
+    "an error": (
+        {"error": {"message": "EngineDeadError", "code": 500}},
+        "EngineDead",
+        "overloaded",
+    ),
+    "no object": ([], "does not say one choice", "bad_request"),
+    "no tokens": ({"choices": [{"token_ids": "7"}]}, "does not say tokens", "bad_request"),
+    "no score": ({"choices": [{"token_ids": [7]}]}, "does not say tokens", "bad_request"),
+    "nothing but life": (LIVES, "", ""),
+    "its end": (None, "", ""),
+}
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_stream_that_breaks_is_one_sentence_or_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch, name: str, after: int
+) -> None:
+    steps, (part, complaint, reason), whole = served.peer.steps, BREAKS[name], served.whole.tokens
+
+    def broken(reply: Any) -> Iterator[Any]:
+        yield from itertools.islice(steps(reply), after)
+        if part is not None:
+            yield part
+        if part is LIVES:
+            yield from itertools.islice(steps(reply), after, None)
+
+    monkeypatch.setattr(served.peer, "steps", broken)
+    outcome = served.decode(preset="cloud_ar")
+    if complaint:
+        refused(outcome, complaint, reason)
+        assert outcome.tokens == whole[: len(outcome.tokens)] and len(outcome.tokens) > 0
+    else:
+        assert outcome.tokens == whole
+    monkeypatch.undo()
+    assert served.decode(preset="cloud_ar").tokens == whole

@@ -12,11 +12,12 @@ import base64
 import hashlib
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.cloud.api_peer import HttpPeer
+from helpers.cloud.api_peer import DONE, HttpPeer, event
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.target_rows import LogitRows
@@ -26,6 +27,7 @@ from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt, PromptImage
 
 BLOCK = 16  # tokens
+STEP = 3  # tokens of a step, of a request that is streamed
 
 
 class VllmPeer(HttpPeer):
@@ -42,8 +44,10 @@ class VllmPeer(HttpPeer):
         self._cached: set[tuple[Any, ...]] = set()  # salts and blocks from a prompt's beginning
         self._scored = 0
         self.started = 1.0e9
+        self.speculates = False
         self.penalizes = True  # whether our logits processor is of this version
         self.asked: list[dict[str, Any]] = []
+        self.cut: list[dict[str, Any]] = []  # bodies of streams that were closed before their end
         # Replies by their path, and the field ``prompt_token_ids`` of others; a test may add some.
         self.said: dict[str, Any] = {
             "/version": {"version": "0.0"},
@@ -58,6 +62,8 @@ class VllmPeer(HttpPeer):
         count = len(self.asked)
         told = {"process_start_time_seconds": self.started}
         told["vllm:prefix_cache_hits_total"] = count
+        if self.speculates:
+            told["vllm:spec_decode_num_drafts_total"] = 0
         for part in ("e2e_request_latency", "request_queue_time"):
             told[f"vllm:{part}_seconds_sum"] = 0.01 * count
             told[f"vllm:{part}_seconds_count"] = count
@@ -70,7 +76,29 @@ class VllmPeer(HttpPeer):
             handler.reply(*_json(200, self.said.get(handler.path, {"tokens": tokens})))
             return
         self.asked.append(body)
-        handler.reply(*_json(*(self.fault(body) or self.reply(body))))
+        status, content = self.fault(body) or self.reply(body)
+        if status != 200 or not body.get("stream"):
+            handler.reply(*_json(status, content))
+            return
+        handler.reply(200, {"content-type": "text/event-stream"}, b"")
+        try:
+            for part in self.steps(content):
+                handler.wfile.write(event(part))
+            handler.wfile.write(DONE)
+        except OSError:
+            self.cut.append(body)
+
+    def steps(self, reply: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """A reply as a server streams it that speculates: some tokens a step, then one without."""
+        [choice] = reply["choices"]
+        tokens, scores = choice["token_ids"], choice["logprobs"]["content"]
+        for at in range(0, len(tokens), STEP):
+            own = {
+                "token_ids": tokens[at : at + STEP],
+                "logprobs": {"content": scores[at : at + STEP]},
+            }
+            yield {"choices": [own]}
+        yield {"choices": [{"token_ids": [], "logprobs": {"content": []}}]}
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         params = body["sampling_params"]

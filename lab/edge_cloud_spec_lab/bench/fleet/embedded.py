@@ -219,7 +219,8 @@ def _request_times(engine: str) -> dict[str, float]:
     """The times that a vLLM server has spent on requests so far."""
     server = VllmServer(engine.removeprefix(VLLM))
     return {
-        part: server.submit(server.metric(name)).result() for part, name in REQUEST_TIMES.items()
+        part: server.submit(server.metric(name)).result() or 0.0
+        for part, name in REQUEST_TIMES.items()
     }
 
 
