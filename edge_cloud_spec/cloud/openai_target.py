@@ -30,7 +30,7 @@ from ..models.openai_server import (
 )
 from ..models.prompt import Prompt, PromptSpec
 from ..wire.messages import Open
-from .model_thread.model_runner import ModelRunner, OnPredicted
+from .model_thread.model_runner import NO_LOG_PROBS, ModelRunner, OnPredicted
 from .model_thread.sessions import HeldSession
 from .model_thread.target_session import NotArrived, TargetSession
 
@@ -186,6 +186,7 @@ class OpenAiModels(ModelRunner):
         """Raise UserError for a request that needs a target with a checkpoint."""
         where = "this verifier's target is behind an API"
         refuse(
+            (opening.log_probs, f"{where}, {NO_LOG_PROBS}"),
             (
                 opening.tokenizer_digest not in (b"", BYTES_DIGEST),
                 f"{where} and speaks bytes: set the robot's model.path (drafter:=, --drafter) to "

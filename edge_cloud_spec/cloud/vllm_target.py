@@ -37,7 +37,12 @@ from ..models.processor import Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
 from ..request import Picture
 from ..wire.messages import Open
-from .model_thread.model_runner import ModelRunner, OnPredicted, adjustments_of
+from .model_thread.model_runner import (
+    NO_LOG_PROBS,
+    ModelRunner,
+    OnPredicted,
+    adjustments_of,
+)
 from .model_thread.sessions import HeldSession
 from .model_thread.target_session import NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
@@ -153,6 +158,8 @@ class VllmModels(ModelRunner):
                 "start it with --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled, of "
                 "this version"
             )
+        if opening.log_probs:
+            raise UserError(f"this verifier's target is on vLLM, {NO_LOG_PROBS}")
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt) -> TargetSession:

@@ -30,6 +30,7 @@ from ..request import Request
 from ..wire.codec import decode_server
 from ..wire.frames import ServerFrame
 from ..wire.messages import (
+    CANDIDATES,
     END,
     FAILED,
     TIMEOUT,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
 
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
+SCORING = Preset("scoring", "the target alone, over candidates", drafter="lookup", lookup=True)
 MAX_MESSAGES_BEFORE_PASS = 1024  # of the draft model, which goes on even in a flood
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
@@ -149,6 +151,7 @@ def opening_of(
         preset=preset.name,
         generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
+        log_probs=settings.log_probs,
     )
 
 
@@ -530,6 +533,29 @@ class DecodeRunner:
         if not opening.draft_identity:
             return None
         return self._lookups.of("", opening)
+
+
+def score(
+    runner: DecodeRunner,
+    request: Request,
+    reply_timeout: float,
+    nonce: int,
+    connect: Connect,
+    inbox: Inbox,
+) -> tuple[Outcome, tuple[float, ...]]:
+    """The log probability of each candidate of the request, if the outcome is complete: that the
+    target's answer is it, or begins with it if the request is not ``whole``.
+
+    They are scored in one pass with the prompt; the robot's model does nothing.
+    """
+    settings = DecodeSettings(
+        SCORING, max_tokens=1, reply_timeout=reply_timeout, log_probs=CANDIDATES
+    )
+    told: list[float] = []
+    outcome = runner.run(
+        request, settings, nonce, connect, lambda emit: told.extend(emit.log_probs), inbox
+    )
+    return outcome, tuple(told)
 
 
 OnText = Callable[[Emit, str, str, str], None]

@@ -20,6 +20,7 @@ from ...models.prompt import check_request
 from ...wire.codec import decode_client
 from ...wire.frames import ClientFrame
 from ...wire.messages import (
+    CANDIDATES,
     PROTOCOL,
     Close,
     Code,
@@ -31,6 +32,7 @@ from ...wire.messages import (
     base_digest,
     spec_digest,
 )
+from ..session.candidates import candidates_of
 from ..session.counters import Counters
 from ..session.drafts import ServerDrafting
 from ..session.events import (
@@ -242,6 +244,10 @@ class Engine:
             stream.send(Fault(Code.IN_USE, text))
             return
         processors = self._models.processors(opening, prompt)
+        candidates = None
+        if opening.log_probs == CANDIDATES:
+            tokens_of, most = self._models.text_tokens, self._limits.draft_tokens
+            candidates = candidates_of(request, tokens_of, spec.end_ids, spec.vocabulary, most)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
@@ -276,8 +282,9 @@ class Engine:
             draft_tokens=self._limits.draft_tokens,
             counters=self._counters,
             processors=processors,
-            lookup=self._lookups.of(credential, opening),
+            lookup=None if candidates else self._lookups.of(credential, opening),
             server_drafting=self._server_drafting,
+            candidates=candidates,
         )
         session.target, session.opened = target, self._clock()
         session.arrived = session.opened

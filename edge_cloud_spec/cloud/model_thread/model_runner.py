@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 OnPredicted = Callable[[HeldSession, Predicted], None]
 
+NO_LOG_PROBS = (
+    "which is not asked for log probabilities: take a verifier with a checkpoint (serve --target "
+    "DIRECTORY)"
+)
 NO_DRAFTER = "cloud_sd needs a drafter in the cloud; serve with --drafter"
 
 
@@ -137,7 +141,8 @@ class CachedTarget(TargetSession):
             return False
         if session is None:
             self._session = steps.session
-            self._session.extend(self._verified)
+            if self._verified:  # nodes that were scored with the prompt would go
+                self._session.extend(self._verified)
         return True
 
     def pin(self, pinned: bool) -> None:
