@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..decoding.mean import Mean
 from ..edge.decode_options import DecodeOptions, DecodeSettings
 from ..edge.events import Abort, Cut, Emit, Inbox
 from ..edge.picture_decoder import Decoder
-from ..edge.runner import Outcome, decode_text, ids_per_token
+from ..edge.runner import Outcome, decode_text, ids_per_token, score
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
 from ..presets import load_preset
@@ -128,6 +129,38 @@ class Decodes:
         finally:
             inbox.put(Abort("nobody reads it"))
 
+    async def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+        """The log probabilities of each request's candidates, one after another; ApiError: there
+        are none. To cancel it ends the decode."""
+        await self._take_turn()
+        inboxes, wanted = [Inbox() for _ in requests], True
+
+        def decode() -> list[tuple[float, ...]]:
+            runner, connect = self._decoder.runner, self._decoder.client.connect
+            timeout, told, seconds = self._decoder.settings.reply_timeout, [], 0.0
+            for request, inbox in zip(requests, inboxes, strict=True):
+                if wanted:
+                    nonce = secrets.randbits(64)
+                    outcome, log_probs = score(runner, request, timeout, nonce, connect, inbox)
+                    self._check(outcome)
+                    told.append(log_probs)
+                    seconds += outcome.seconds
+            self._seconds.observe(seconds)
+            return told
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            self._turn.release()
+            future.exception()  # which may concern nobody any more
+
+        under_way = asyncio.get_running_loop().run_in_executor(self._pool, decode)
+        under_way.add_done_callback(ended)
+        try:
+            return await asyncio.shield(under_way)
+        finally:
+            wanted = False
+            for inbox in inboxes:
+                inbox.put(Abort("nobody reads it"))
+
     def _request_of(self, chat: ChatRequest) -> Request:
         """The request in plain messages; raises Unserved."""
         if not (chat.tools.offered or chat.tools.more):
@@ -155,18 +188,7 @@ class Decodes:
     def _finished(self, outcome: Outcome, kept: int, stopped: bool) -> Finished:
         """The end of a decode's answer, of which the first ``kept`` tokens count; stopped: by a
         stop text. ApiError: there is no answer; Unserved: another server may give one."""
-        for caution in outcome.cautions:
-            log.warning("%s", caution)
-        if not outcome.completed:
-            is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE)
-            text = outcome.text or outcome.reason
-            error = self._lost if outcome.out_of_reach and not kept else ApiError
-            raise error(
-                text,
-                status=400 if is_wrong else 503,
-                retry_s=outcome.retry_after_s,
-                code=outcome.reason,
-            )
+        self._check(outcome, kept)
         self._seconds.observe(outcome.seconds)
         a_token = ids_per_token(self._decoder.runner.draft_model.tokenizer_digest)
         stats, rejected = outcome.stats, outcome.stats.tested - outcome.stats.accepted
@@ -182,3 +204,18 @@ class Decodes:
         }
         is_whole = stopped or outcome.reason in (END, CUT)
         return Finished("stop" if is_whole else "length", usage)
+
+    def _check(self, outcome: Outcome, kept: int = 0) -> None:
+        """Raise ApiError for a decode without an answer, of which ``kept`` tokens are out."""
+        for caution in outcome.cautions:
+            log.warning("%s", caution)
+        if not outcome.completed:
+            is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE)
+            text = outcome.text or outcome.reason
+            error = self._lost if outcome.out_of_reach and not kept else ApiError
+            raise error(
+                text,
+                status=400 if is_wrong else 503,
+                retry_s=outcome.retry_after_s,
+                code=outcome.reason,
+            )

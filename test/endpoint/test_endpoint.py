@@ -409,7 +409,7 @@ def test_mutated_requests_are_answered_or_refused_and_harm_nobody(
     with RunningEndpoint(slow.decoder, decodes=Echo) as endpoint:
         ask(endpoint, Random(1), 600, counts)
         assert counts["400"] > 300 and counts["200"] > 20
-        monkeypatch.setattr(server, "read_chat", lambda *_: {}["a mistake"])
+        monkeypatch.setitem(server.READERS, CHAT, lambda *_: {}["a mistake"])
         with pytest.raises(Broken, match="500"):
             ask(endpoint, Random(1), 600, counts)
 
