@@ -38,10 +38,10 @@ from ..models.prompt import Prompt, PromptImage, PromptSpec
 from ..request import Picture
 from ..wire.messages import Open
 from .model_thread.model_runner import (
-    NO_LOG_PROBS,
     ModelRunner,
     OnPredicted,
     adjustments_of,
+    refuse_log_probs,
 )
 from .model_thread.sessions import HeldSession
 from .model_thread.target_session import NotArrived, TargetSession
@@ -147,6 +147,7 @@ class VllmModels(ModelRunner):
 
     def check(self, opening: Open) -> None:
         """Raise UserError if this server cannot serve the request."""
+        refuse_log_probs(opening, "on vLLM")
         if opening.rule == "rejection" and not self.rows:
             raise UserError(
                 f"this verifier's target is on vLLM, which tells whole distributions of at most "
@@ -158,8 +159,6 @@ class VllmModels(ModelRunner):
                 "start it with --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled, of "
                 "this version"
             )
-        if opening.log_probs:
-            raise UserError(f"this verifier's target is on vLLM, {NO_LOG_PROBS}")
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt) -> TargetSession:

@@ -56,6 +56,7 @@ class ChatRequest:
     stops: tuple[str, ...]
     stream: bool
     include_usage: bool
+    logprobs: bool
     tools: Tools
 
 
@@ -72,6 +73,9 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
     stops = _stops(body.get("stop"))
     if not _switch(body.get("parallel_tool_calls", True), "parallel_tool_calls") and offered:
         stops = (*stops, CALL_ENDS)  # of the first call
+    logprobs = _switch(body.get("logprobs"), "logprobs")
+    if logprobs and offered:
+        raise Unserved("logprobs are not told of an answer with tools: leave them out", "logprobs")
     if grammar and "response_format" in body:
         raise ApiError("response_format and a call that is required differ", "tool_choice")
     return ChatRequest(
@@ -82,6 +86,7 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
         stops,
         _switch(body.get("stream"), "stream"),
         _switch(options.get("include_usage"), "stream_options.include_usage"),
+        logprobs,
         Tools(offered, more),
     )
 

@@ -184,7 +184,7 @@ def _part(given: Any, where: str) -> Part:
     part = object_of(given, where)
     kind = part.get("type")
     said = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
-    if kind in said:
+    if kind in (*said,):
         check_keys(part, where, ("type", said[kind], "prompt_cache_breakpoint"))
         return text_of(part.get(said[kind]), f"{where}.{said[kind]}")
     if kind == "input_json":
@@ -206,7 +206,7 @@ def _listed(given: Any, where: str, messages: Messages) -> Question:
     question = object_of(given, where)
     kind, name = question.get("type"), question.get("name")
     own = {PREDICATE: (), CHOICE: ("choices",), SCORE: ("levels",)}
-    if kind not in own:
+    if kind not in (*own,):
         raise Unserved(f"{where}.type must be {', '.join(own)}, not {kind!r:.80}", where)
     check_keys(question, where, ("type", "name", "instructions", *own[kind]))
     values: tuple[Any, ...] = (True, False)

@@ -19,9 +19,10 @@ from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
 from ..presets import load_preset
 from ..request import Request
-from ..wire.messages import CUT, END, Code
+from ..wire.messages import ANSWER, CUT, END, NONE, Code
 from .api_error import ApiError, Unserved
 from .chat import ChatRequest
+from .decisions import LEAST_LOG_PROB
 from .stop_texts import StopTexts
 from .tools import plain_messages, renderer
 
@@ -35,10 +36,12 @@ FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measur
 
 @dataclass(frozen=True)
 class Piece:
-    """More of an answer. verified: as the target's own; else they are the robot's model's."""
+    """More of an answer. verified: as the target's own; else they are the robot's model's.
+    logprobs: of its tokens, in the API's form."""
 
     text: str
     verified: bool = True
+    logprobs: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,9 @@ class Decodes:
             nonlocal kept
             if not stops.found:
                 kept = emit.position + len(emit.tokens)
-                words = Piece(stops.add(more, ended=bool(reason)), emit.verified)
+                words = Piece(
+                    stops.add(more, ended=bool(reason)), emit.verified, self._logprobs(emit)
+                )
                 loop.call_soon_threadsafe(arrived.put_nowait, words)
                 if stops.found:
                     inbox.put(Cut())
@@ -103,9 +108,11 @@ class Decodes:
                 rule="coupled" if chat.policy.temperature else "greedy",
                 policy=chat.policy,
                 max_tokens=chat.max_tokens,
+                log_probs=ANSWER if chat.logprobs else NONE,
             )
             outcome = decode_by(settings)
-            if self._alone is None or kept or not outcome.out_of_reach:
+            is_final = kept or chat.logprobs or not outcome.out_of_reach
+            if self._alone is None or is_final:
                 return outcome
             most = chat.max_tokens or DecodeOptions.max_tokens
             return decode_by(replace(settings, preset=self._alone, max_tokens=most))
@@ -122,7 +129,7 @@ class Decodes:
         under_way.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (words := await arrived.get()) is not None:
-                if words.text:
+                if words.text or words.logprobs:
                     yield words
             end = self._finished(under_way.result(), kept, stops.found)
             yield replace(end, verified=verified)
@@ -160,6 +167,17 @@ class Decodes:
             wanted = False
             for inbox in inboxes:
                 inbox.put(Abort("nobody reads it"))
+
+    def _logprobs(self, emit: Emit) -> tuple[dict[str, Any], ...]:
+        """The log probabilities of these tokens, in the API's form; not of those without a text,
+        such as end tokens."""
+        tokenizer, told = self._decoder.runner.draft_model.tokenizer, []
+        for token, log_prob in zip(emit.tokens, emit.log_probs, strict=False):  # none, or all
+            text = tokenizer.decode([token], skip_special_tokens=True)
+            whole = list(text.encode()) if "\N{REPLACEMENT CHARACTER}" not in text else None
+            each = {"token": text, "logprob": max(log_prob, LEAST_LOG_PROB), "bytes": whole}
+            told += [{**each, "top_logprobs": []}] if text else []
+        return tuple(told)
 
     def _request_of(self, chat: ChatRequest) -> Request:
         """The request in plain messages; raises Unserved."""
@@ -210,9 +228,10 @@ class Decodes:
         for caution in outcome.cautions:
             log.warning("%s", caution)
         if not outcome.completed:
-            is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE)
+            is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE, Code.UNSUPPORTED)
             text = outcome.text or outcome.reason
             error = self._lost if outcome.out_of_reach and not kept else ApiError
+            error = Unserved if outcome.reason == Code.UNSUPPORTED else error
             raise error(
                 text,
                 status=400 if is_wrong else 503,

@@ -203,15 +203,18 @@ class ChatApp:
             "created": int(time.time()),
             "model": chat.model,
         }
-        text, calls = "", list[dict[str, Any]]()
+        text, calls, told = "", list[dict[str, Any]](), list[dict[str, Any]]()
         parser = ToolCalls() if chat.tools.offered else None
         async with aclosing(self._decodes.stream(chat)) as pieces:
             async for piece in pieces:
                 if "system_fingerprint" not in head:  # the same of all pieces
                     answer.verified = piece.verified
                     head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
-                words = piece.text if isinstance(piece, Piece) else ""
-                more: Sequence[str | ToolCall] = [words] if words else []
+                words, logprobs = "", list[dict[str, Any]]()
+                if isinstance(piece, Piece):
+                    words, logprobs = piece.text, [*piece.logprobs]
+                told += logprobs
+                more: Sequence[str | ToolCall] = [words] if words or logprobs else []
                 if parser is not None:
                     more = parser.add(words, ended=isinstance(piece, Finished))
                 for each in more:
@@ -222,7 +225,7 @@ class ChatApp:
                         calls.append(_called(each))
                         delta = {"tool_calls": [{"index": len(calls) - 1, **calls[-1]}]}
                     if chat.stream:
-                        await answer.chunk(head, delta)
+                        await answer.chunk(head, delta, logprobs)
                 if isinstance(piece, Finished):
                     end = replace(piece, finish_reason="tool_calls") if calls else piece
         if chat.stream:
@@ -231,7 +234,7 @@ class ChatApp:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
-        choice = {"index": 0, "message": message, "logprobs": None}
+        choice = {"index": 0, "message": message, "logprobs": _logprobs(told)}
         choice["finish_reason"] = end.finish_reason
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
         await answer.send(whole)
@@ -289,10 +292,15 @@ class Response:
             await self._send({"type": "http.response.body", "body": part, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def chunk(self, head: dict[str, Any], delta: dict[str, Any]) -> None:
+    async def chunk(
+        self,
+        head: dict[str, Any],
+        delta: dict[str, Any],
+        logprobs: Sequence[dict[str, Any]] = (),
+    ) -> None:
         """Send more of a stream."""
         first = [] if self._begun else [_chunk(head, {"role": "assistant", "content": ""})]
-        await self._events(*first, _chunk(head, delta))
+        await self._events(*first, _chunk(head, delta, logprobs=logprobs))
 
     async def end(self, head: dict[str, Any], end: Finished, with_usage: bool) -> None:
         """End a stream."""
@@ -316,9 +324,16 @@ class Response:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 
+def _logprobs(told: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    return {"content": told, "refusal": None} if told else None
+
+
 def _chunk(
-    head: dict[str, Any], delta: dict[str, Any] | None = None, finish: str | None = None
+    head: dict[str, Any],
+    delta: dict[str, Any] | None = None,
+    finish: str | None = None,
+    logprobs: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    choice = {"index": 0, "delta": delta, "logprobs": _logprobs(logprobs), "finish_reason": finish}
     choices = [] if delta is None else [choice]
     return {**head, "object": "chat.completion.chunk", "choices": choices}

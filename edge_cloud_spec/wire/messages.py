@@ -229,6 +229,7 @@ class Code(str, Enum):
     OVERLOADED = "overloaded"  # there is no room now
     UNKNOWN_MESSAGES = "unknown_messages"  # the robot sends its whole request then
     UNKNOWN_SESSION = "unknown_session"  # the robot opens another then
+    UNSUPPORTED = "unsupported"  # this target cannot do what is asked, and another's may
     # By the robot's link
     BAD_REDIRECT = "bad_redirect"
     BRIDGE = "bridge"

@@ -3,8 +3,10 @@ They are those of transformers' own forwards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,20 @@ from helpers.checkpoints import checkpoint, full_logits, jpeg
 from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec import Decoder
+from edge_cloud_spec.cloud.model_thread import engine
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.processors import LogitsProcessing
+from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.edge.events import Emit
+from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.prompt import text_tokens
+from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Message, Picture, Request
+from edge_cloud_spec.wire.messages import ANSWER, Open
 
 CLOSE = 1e-4  # of a log probability
 # One begins with another, and they have other numbers of tokens.
@@ -36,17 +46,18 @@ class Served(ExitStack):
         super().__init__()
         self.family, path = family, checkpoint(family)
         target = load(path, threads=1, check=False)
-        self.target, self.spec = target, target.spec(24)
+        own = LogitsProcessing(repetition_penalty=1.2)  # which the probabilities are without
+        self.target, self.spec = target, replace(target.spec(24), logits=own)
         cloud = self.enter_context(Cloud(Worker(target, self.spec)))
         self.decoder = self.enter_context(Decoder(cloud.address, str(path)))
 
-    def own(self, parts: tuple[Any, ...], tokens: tuple[int, ...]) -> float:
-        """The log probability of these tokens after the prompt, by transformers."""
+    def own(self, parts: tuple[Any, ...], tokens: tuple[int, ...]) -> list[float]:
+        """The log probabilities of these tokens after the prompt, by transformers."""
         prompt = self.target.prompt(Request((Message("user", parts),)), self.spec)
         rows = full_logits(self.family, prompt, [*tokens])[:, : self.spec.vocabulary]
         rows = rows.astype(np.float64)
         rows -= np.logaddexp.reduce(rows, axis=1)[:, None]
-        return float(sum(rows[at, token] for at, token in enumerate(tokens)))
+        return [float(rows[at, token]) for at, token in enumerate(tokens)]
 
 
 @pytest.fixture(scope="module", params=FORMS)
@@ -63,7 +74,7 @@ def test_candidates_are_as_likely_as_in_forwards_of_their_own(served: Served, wh
     assert len(told) == len(OPTIONS)
     for text, log_prob in zip(OPTIONS, told, strict=True):
         tokens = text_tokens(served.target, text)
-        own = np.logaddexp.reduce([served.own(parts, (*tokens, *end)) for end in ends])
+        own = np.logaddexp.reduce([sum(served.own(parts, (*tokens, *end))) for end in ends])
         assert log_prob == pytest.approx(own, abs=CLOSE)
     if not whole:
         assert told[1] < told[0], "what begins with another is less likely"
@@ -84,6 +95,61 @@ def test_all_candidates_are_scored_in_one_pass_with_the_prompt(
     assert len(rows) == 1
     served.decoder.score(messages, OPTIONS)  # the prompt is kept, and what follows it is computed
     assert len(rows) == 2 and len(OPTIONS) < rows[1] < rows[0]
+
+
+def decoded(served: Served, parts: Sequence[Any], **changes: Any) -> tuple[Outcome, list[float]]:
+    """A decode that asks for the log probabilities of its tokens, and those."""
+    told: list[float] = []
+    decoder, request = served.decoder, Request((Message("user", tuple(parts)),))
+    settings = replace(decoder.settings, log_probs=ANSWER, **changes)
+
+    def on_emit(emit: Emit) -> None:
+        assert len(emit.log_probs) == len(emit.tokens)
+        told.extend(emit.log_probs)
+
+    connect = decoder.client.connect
+    return decoder.runner.run(request, settings, secrets.randbits(64), connect, on_emit), told
+
+
+@pytest.mark.parametrize("preset", ["auto", "dsd", "specedge", "cloud_ar", "cloud_lookup"])
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_an_answers_tokens_are_as_likely_as_in_one_forward_over_it(
+    served: Served, preset: str, rule: str
+) -> None:
+    policy = GREEDY if rule == "greedy" else SamplingPolicy(1.2, top_p=0.9, seed=3)
+    parts = FORMS[served.family]
+    outcome, told = decoded(served, parts, preset=load_preset(preset), rule=rule, policy=policy)
+    assert outcome.completed and len(told) == len(outcome.tokens) > 8
+    assert told == pytest.approx(served.own(parts, outcome.tokens), abs=CLOSE)
+
+
+def test_who_does_not_ask_is_told_nothing_and_nothing_is_computed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = Message("user", FORMS[served.family])
+    plain = served.decoder.decode([message])
+    monkeypatch.setattr(LogitRows, "log_prob", lambda *_: 1 / 0)
+    again = served.decoder.decode([message])
+    assert again.outcome.tokens == plain.outcome.tokens
+    assert not decoded(served, message.parts)[0].completed, "it is asked here"
+
+
+def test_a_verifier_that_tells_none_is_named_in_a_sentence(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = engine.decode_client
+
+    def older(frame: Any) -> Any:
+        message = read(frame)
+        return replace(message, log_probs="") if isinstance(message, Open) else message
+
+    monkeypatch.setattr(engine, "decode_client", older)
+    outcome, told = decoded(served, FORMS[served.family])
+    assert not outcome.completed and not told
+    said = "the cloud does not tell log probabilities; the cloud's version may differ"
+    assert outcome.text == said
+    with pytest.raises(UserError, match=said):
+        served.decoder.score([Message("user", ("x",))], OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.endpoint import listener, server
 from edge_cloud_spec.endpoint.chat import read_chat
 from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
-from edge_cloud_spec.endpoint.server import CHAT, MODELS, MOST_BODY_BYTES
+from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, MODELS, MOST_BODY_BYTES
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Message, Picture, Request
 from edge_cloud_spec_lab.bench.reference import generate, load_reference
@@ -198,8 +198,10 @@ def test_the_openai_package_is_a_client_as_it_is(served: Served) -> None:
     side = pydantic.create_model("Side", side=(bool, ...))
     parsed = client.chat.completions.parse(**asks, response_format=side).choices[0].message.parsed
     assert parsed.side in (True, False)
-    with pytest.raises(openai.BadRequestError, match="logprobs is not supported"):
-        client.chat.completions.create(**asks, logprobs=True)
+    told = client.chat.completions.create(**asks, logprobs=True).choices[0].logprobs
+    assert "".join(each.token for each in told.content) == own
+    with pytest.raises(openai.BadRequestError, match="top_logprobs is not supported"):
+        client.chat.completions.create(**asks, logprobs=True, top_logprobs=2)
     with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-5' here"):
         client.chat.completions.create(**(asks | {"model": "gpt-5"}))
 
@@ -366,6 +368,45 @@ def test_a_client_that_goes_away_ends_its_decode_and_leaves_the_queue(slow: Slow
         until(lambda: slow.ends == ["length", "aborted"] and not slow.endpoint.decodes._waiting)
     assert text_of(slow.endpoint.post(HELLO)) == whole
     assert slow.ends == ["length", "aborted", "length"], "nobody decoded for who was gone"
+
+
+QUESTIONS = {
+    "model": MODEL,
+    "input": "hello",
+    "questions": [
+        {"type": "predicate", "instructions": f"{number} boxes are red"} for number in range(3)
+    ],
+}
+
+
+def test_a_decision_is_the_same_after_a_cut_and_a_lost_link_is_a_sentence(slow: Slow) -> None:
+    slow.decoder.settings = replace(slow.decoder.settings, reply_timeout=1.0)
+    status, _, whole = slow.endpoint.post(QUESTIONS, DECISIONS)
+    assert status == 200 and slow.ends == ["length"] * 3
+    with slow.delayed(), ThreadPoolExecutor(1) as pool:
+        asked_again = pool.submit(slow.endpoint.post, QUESTIONS, DECISIONS)
+        until(lambda: len(slow.ends) == 4)  # the second question is under way
+        slow.link.cut()
+        answer = asked_again.result()[2]
+        assert answer == whole
+        slow.link.set_out(True)
+        status, _, refused = slow.endpoint.post(QUESTIONS, DECISIONS)
+        slow.link.set_out(False)
+    assert status == 503 and len(refused["error"]["message"]) > 20
+    assert slow.ends[3:] == ["length"] * 3 + ["timeout"], "no further question is asked"
+
+
+def test_a_client_that_goes_away_ends_its_questions(slow: Slow) -> None:
+    with slow.delayed():
+        connection = http.client.HTTPConnection("127.0.0.1", slow.endpoint.port)
+        many = QUESTIONS | {"questions": QUESTIONS["questions"] * 100}
+        connection.request("POST", DECISIONS, json.dumps(many), HEADERS)
+        until(lambda: slow.ends)
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        until(lambda: not slow.endpoint.decodes._turn.locked())
+    assert slow.ends[-1] == "aborted" and len(slow.ends) < 300
+    status, _, answer = slow.endpoint.post(QUESTIONS, DECISIONS)
+    assert status == 200 and len(answer["answers"]) == 3
 
 
 def test_requests_wait_in_a_row_and_more_are_told_when_to_come_again(slow: Slow) -> None:

@@ -52,7 +52,7 @@ from ..session.session import SessionStatus, SessionTrigger
 from ..session.validation import check_verified
 from .limits import WorkerLimits
 from .message_store import MessageStore, UnknownMessages
-from .model_runner import ModelRunner
+from .model_runner import ModelRunner, Unsupported
 from .scheduler import Job, Scheduler
 from .sessions import HeldSession, RobotStream, Sessions
 from .target_session import NotArrived
@@ -409,6 +409,8 @@ def fault_of(error: Exception) -> Fault:
         return Fault(Code.OVERLOADED, text, NO_MEMORY_RETRY_S)
     if isinstance(error, UnknownMessages):
         return Fault(Code.UNKNOWN_MESSAGES, str(error))
+    if isinstance(error, Unsupported):
+        return Fault(Code.UNSUPPORTED, str(error))
     if isinstance(error, UserError | ValueError):
         text = str(error)
         more = " ..." if len(text) > MAX_FAULT_TEXT else ""

@@ -33,11 +33,20 @@ if TYPE_CHECKING:
 
 OnPredicted = Callable[[HeldSession, Predicted], None]
 
-NO_LOG_PROBS = (
-    "which is not asked for log probabilities: take a verifier with a checkpoint (serve --target "
-    "DIRECTORY)"
-)
 NO_DRAFTER = "cloud_sd needs a drafter in the cloud; serve with --drafter"
+
+
+class Unsupported(UserError):
+    """The target cannot do what a request asks for; another verifier's may."""
+
+
+def refuse_log_probs(opening: Open, where: str) -> None:
+    """Raise Unsupported if a request asks for log probabilities; where: the target is."""
+    if opening.log_probs:
+        raise Unsupported(
+            f"this verifier's target is {where}, which tells no log probabilities: take a verifier "
+            "with a checkpoint (serve --target DIRECTORY)"
+        )
 
 
 class ModelRunner(ABC):

@@ -106,7 +106,7 @@ class TensorRows:
 
     def log_prob(self, node: int, token: int) -> float:
         """The log probability of a token after this node, by the raw logits."""
-        check_top(np.array(self._tops[0]))
+        check_top(np.array(self._tops[0][node + 1]))
         return float(self._logits[node + 1, token]) - self._totals[node + 1]
 
     @cached_property
