@@ -21,7 +21,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from fuzz import Broken
 from fuzz.endpoint import Echo, ask
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
@@ -40,6 +42,7 @@ from edge_cloud_spec.endpoint.chat import read_chat
 from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
 from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, MODELS, MOST_BODY_BYTES
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.load_check import generation_inputs
 from edge_cloud_spec.request import Message, Picture, Request
 from edge_cloud_spec_lab.bench.reference import generate, load_reference
 
@@ -130,6 +133,32 @@ def test_an_answer_is_what_generate_says_whole_and_streamed(
     assert headers["content-type"].startswith("text/event-stream") and events[-1] == "[DONE]"
     assert streamed(events) == own and not any("usage" in event for event in events[:-1])
     assert events[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+
+
+@pytest.mark.parametrize("rule", POLICIES)
+def test_logprobs_are_of_the_answers_tokens_whole_and_streamed(served: Served, rule: str) -> None:
+    options, policy = POLICIES[rule]
+    body = asked(shown(jpeg(1)), "find the blue box", logprobs=True, **options)
+    status, _, whole = served.endpoint.post(body)
+    told = whole["choices"][0]["logprobs"]["content"]
+    message = Message("user", (Picture.of(jpeg(1)), "find the blue box"))
+    own = served.own(policy, message)
+    assert "".join(each["token"] for each in told) == text_of((status, {}, whole)) == own
+    assert b"".join(bytes(each["bytes"]) for each in told).decode() == own
+    prompt = served.target.prompt(Request((message,)), served.spec)
+    tokens = served.target.tokenizer(own)["input_ids"]
+    grown = replace(prompt, input_ids=np.array([*prompt.input_ids, *tokens]))
+    inputs = generation_inputs(served.reference, grown)
+    with torch.inference_mode():
+        rows = served.reference(**inputs).logits[0, -1 - len(tokens) :].double().log_softmax(-1)
+    judged = [float(rows[at, token]) for at, token in enumerate(tokens)]
+    assert [each["logprob"] for each in told] == pytest.approx(judged, abs=1e-4)
+    events = events_of(served.endpoint.post(body | {"stream": True})[2])
+    chunks = [choice["logprobs"] for event in events[:-1] for choice in event["choices"]]
+    parts = [each for chunk in chunks if chunk for each in chunk["content"]]
+    assert [each["token"] for each in parts] == [each["token"] for each in told]
+    assert [each["logprob"] for each in parts] == pytest.approx(judged, abs=1e-4)
+    assert streamed(events) == own
 
 
 def test_a_schema_is_kept_to_by_the_targets_own_answer(served: Served) -> None:
