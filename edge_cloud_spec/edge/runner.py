@@ -16,9 +16,14 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from ..candidates import candidates_of
+from ..decoding.draft import MAX_NODES
 from ..decoding.preset import Preset
 from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
+from ..decoding.target_rows import LogitRows
 from ..errors import UserError
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
@@ -501,7 +506,8 @@ class DecodeRunner:
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode, of which ``opening`` says everything."""
-        request, after = self.at_verifier.shortened(opening.request)
+        decides = opening.log_probs != CANDIDATES
+        request, after = self.at_verifier.shortened(opening.request, decides=decides)
         return EdgeDecoder(
             replace(opening, request=request, after=after),
             settings.preset,
@@ -514,6 +520,24 @@ class DecodeRunner:
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification: the cloud's, or if ``data`` is empty the drafter's."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
+
+    def score_alone(self, request: Request) -> tuple[float, ...]:
+        """As ``score``, by the robot's model alone: what nobody verifies. UserError: it has no
+        logits."""
+        model, spec = self.draft_model, self._local_spec
+        if model.chains_only:
+            raise UserError("this drafter tells no log probabilities: take a model of your own")
+        tokens_of = partial(text_tokens, model)
+        model.crop(spec.vocabulary)
+        known = candidates_of(request, tokens_of, spec.end_ids, spec.vocabulary, MAX_NODES)
+        prefill = model.prefill(model.prompt(request, spec))
+        while not prefill.step(ALL_ROWS):
+            pass
+        session, tree = prefill.session, known.tree
+        first = session.logits_after(-1)
+        rows = np.stack([first, *session.grow(tree.tokens, tree.all_parents)])
+        session.close()
+        return known.log_probs(LogitRows(rows))
 
     @property
     def target(self) -> str:

@@ -31,16 +31,17 @@ class VerifierMemory:
         self._messages = frozenset()
         self._pictures.clear()
 
-    def shortened(self, request: Request) -> tuple[Request, bytes]:
+    def shortened(self, request: Request, *, decides: bool = True) -> tuple[Request, bytes]:
         """The request without what is known, and the name of the messages that it lacks.
 
-        The last message is in it, with its last picture: a bag of the robot's own messages holds
-        what it decided on.
+        The last message is in it, with its last picture where it ``decides`` a motion: a bag of the
+        robot's own messages holds what it decided on.
         """
         after, count = b"", 0
         for number, name in enumerate(digests(request.messages[:-1]), start=1):
             if name in self._messages:
                 after, count = name, number
-        newest = {shown.digest for last in request.messages[-1:] for shown in last.pictures[-1:]}
+        last = request.messages[-1:] if decides else ()
+        newest = {shown.digest for message in last for shown in message.pictures[-1:]}
         rest = without_data(request.messages[count:], self._pictures.keys() - newest)
         return replace(request, messages=rest), after

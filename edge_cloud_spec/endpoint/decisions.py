@@ -46,7 +46,7 @@ PREDICATE, NOUL, CHOICE, SCORE = "predicate", "noul", "choice", "score"
 MOST_LISTED, MOST_MAPPED = 400, 64  # questions of the one form and of the other
 MOST_ASSETS = 4
 YES_NO = ("Yes", "No")
-ROLES = {USER: USER, "developer": SYSTEM, SYSTEM: SYSTEM, ASSISTANT: ASSISTANT}
+INPUT_ROLES = {USER: USER, "developer": SYSTEM, SYSTEM: SYSTEM, ASSISTANT: ASSISTANT}
 LEAST_LOG_PROB = -9999.0  # as which less is counted; JSON has no infinity
 
 
@@ -162,13 +162,13 @@ def _messages(given: Any) -> Messages:
 def _message(given: Any, where: str) -> Message:
     message = object_of(given, where)
     role = message.get("role")
-    if message.get("type", "message") != "message" or role not in (*ROLES,):
-        raise Unserved(f"{where} must be a message of role {', '.join(ROLES)}", where)
+    if message.get("type", "message") != "message" or role not in (*INPUT_ROLES,):
+        raise Unserved(f"{where} must be a message of role {', '.join(INPUT_ROLES)}", where)
     check_keys(message, where, ("type", "role", "content", "phase"))
     parts = _parts(message.get("content"), f"{where}.content")
     if role != USER and not all(isinstance(part, str) for part in parts):
         raise ApiError(f"{where}: pictures are the user's, not of role {role}", where)
-    return Message(ROLES[role], parts)
+    return Message(INPUT_ROLES[role], parts)
 
 
 def _parts(given: Any, where: str) -> tuple[Part, ...]:

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +52,15 @@ class Finished:
 
     finish_reason: str
     usage: dict[str, object]
+    verified: bool = True
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Log probabilities of the candidates of each request. verified: by the target; else by the
+    robot's model."""
+
+    log_probs: Sequence[Sequence[float]]
     verified: bool = True
 
 
@@ -136,24 +146,30 @@ class Decodes:
         finally:
             inbox.put(Abort("nobody reads it"))
 
-    async def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+    async def score(self, requests: Sequence[Request]) -> Scores:
         """The log probabilities of each request's candidates, one after another; ApiError: there
         are none. To cancel it ends the decode."""
         await self._take_turn()
         inboxes, wanted = [Inbox() for _ in requests], True
 
-        def decode() -> list[tuple[float, ...]]:
+        def decode() -> Scores:
             runner, connect = self._decoder.runner, self._decoder.client.connect
-            timeout, told, seconds = self._decoder.settings.reply_timeout, [], 0.0
+            timeout, seconds = self._decoder.settings.reply_timeout, 0.0
+            told: list[tuple[float, ...]] = []
             for request, inbox in zip(requests, inboxes, strict=True):
-                if wanted:
-                    nonce = secrets.randbits(64)
-                    outcome, log_probs = score(runner, request, timeout, nonce, connect, inbox)
-                    self._check(outcome)
-                    told.append(log_probs)
-                    seconds += outcome.seconds
+                if not wanted:
+                    break
+                nonce = secrets.randbits(64)
+                outcome, log_probs = score(runner, request, timeout, nonce, connect, inbox)
+                if self._alone is not None and outcome.out_of_reach and not told:
+                    with suppress(UserError):  # of a drafter that has no logits, it stays an error
+                        alone = [runner.score_alone(each) for each in requests]
+                        return Scores(alone, verified=False)
+                self._check(outcome, len(told))
+                told.append(log_probs)
+                seconds += outcome.seconds
             self._seconds.observe(seconds)
-            return told
+            return Scores(told)
 
         def ended(future: asyncio.Future[Any]) -> None:
             self._turn.release()

@@ -190,7 +190,9 @@ class ChatApp:
                 await self._decode(asked, answer)
             else:
                 requests = [question.request for question in asked.questions]
-                await answer.send(asked.answer(await self._decodes.score(requests)))
+                scores = await self._decodes.score(requests)
+                answer.verified = scores.verified
+                await answer.send(asked.answer(scores.log_probs))
         except Unserved:
             if self._upstream is None:
                 raise

@@ -163,7 +163,7 @@ COMPLETE = (END, LENGTH)
 
 # What verdicts tell the natural logarithm of the target's probability of: nothing, the tokens that
 # they add, or each candidate of the request, in the first verdict. P is the softmax of the raw
-# logits: of temperature 1, before penalties, grammar, top-k and top-p.
+# logits over the common vocabulary: of temperature 1, before penalties, grammar, top-k and top-p.
 LOG_PROBS = NONE, ANSWER, CANDIDATES = "", "answer", "candidates"
 
 

@@ -39,6 +39,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.endpoint import listener, server
 from edge_cloud_spec.endpoint.chat import read_chat
+from edge_cloud_spec.endpoint.decisions import Chances, read_decisions
 from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
 from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, MODELS, MOST_BODY_BYTES
 from edge_cloud_spec.models.load import load
@@ -423,6 +424,31 @@ def test_a_decision_is_the_same_after_a_cut_and_a_lost_link_is_a_sentence(slow: 
         slow.link.set_out(False)
     assert status == 503 and len(refused["error"]["message"]) > 20
     assert slow.ends[3:] == ["length"] * 3 + ["timeout"], "no further question is asked"
+
+
+def test_out_of_reach_the_robots_model_decides_where_that_is_chosen_and_says_so(
+    slow: Slow,
+) -> None:
+    slow.decoder.settings = replace(slow.decoder.settings, reply_timeout=0.3)
+    with RunningEndpoint(slow.decoder, when_lost="local") as endpoint:
+        _, headers, verified = endpoint.post(QUESTIONS, DECISIONS)
+        assert "x-unverified" not in headers
+        slow.link.set_out(True)
+        _, headers, alone = endpoint.post(QUESTIONS, DECISIONS)
+        slow.link.set_out(False)
+    assert headers["x-unverified"] == "true" and slow.ends == 3 * ["length"] + ["timeout"]
+    path = checkpoint("qwen3_vl", 2, 384)  # the drafter's, served as a target
+    target = load(path, threads=1)
+    asked_of = [
+        each.request for each in read_decisions(json.dumps(QUESTIONS).encode(), (MODEL,)).questions
+    ]
+    with (
+        Cloud(Worker(target, target.spec(TOKENS))) as cloud,
+        Decoder(cloud.address, str(path)) as own,
+    ):
+        told = [Chances.of(own.score(each, each.candidates)).probabilities[0] for each in asked_of]
+    assert [each["probability"] for each in alone["answers"]] == pytest.approx(told, abs=1e-5)
+    assert told != pytest.approx([each["probability"] for each in verified["answers"]], abs=1e-5)
 
 
 def test_a_client_that_goes_away_ends_its_questions(slow: Slow) -> None:

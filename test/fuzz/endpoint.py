@@ -29,7 +29,7 @@ from helpers.endpoint import HEADERS, MODEL, RunningEndpoint, asked, said, shown
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.endpoint.chat import ChatRequest
-from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
+from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece, Scores
 from edge_cloud_spec.endpoint.fields import FIELDS
 from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, SYSTEMONE
 from edge_cloud_spec.models.load import load
@@ -104,10 +104,10 @@ class Echo(Decodes):
         async for piece in super().stream(chat):
             yield piece
 
-    async def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+    async def score(self, requests: Sequence[Request]) -> Scores:
         self.seen += 1
         if self.seen % REAL:
-            return [(-1.0,) * len(request.candidates) for request in requests]
+            return Scores([(-1.0,) * len(request.candidates) for request in requests])
         return await super().score(requests)
 
 

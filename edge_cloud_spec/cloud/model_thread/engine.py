@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+from ...candidates import candidates_of
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
 from ...lookup import Lookups
@@ -32,7 +33,6 @@ from ...wire.messages import (
     base_digest,
     spec_digest,
 )
-from ..session.candidates import candidates_of
 from ..session.counters import Counters
 from ..session.drafts import ServerDrafting
 from ..session.events import (

@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from ...candidates import Candidates
 from ...decoding.accept import accept
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_NODES, BadDraft, Draft
@@ -40,7 +41,6 @@ from ...wire.messages import (
     RowRequest,
     Verdict,
 )
-from .candidates import Candidates
 from .counters import Counters
 from .drafts import DraftChoice, ServerDrafting
 from .events import (

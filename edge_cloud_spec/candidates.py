@@ -1,4 +1,4 @@
-"""How likely the target is to answer with each candidate of a request, by one pass over all."""
+"""How likely a model is to answer with each candidate of a request, by one pass over all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...decoding.draft import Draft
-from ...decoding.target_rows import TargetRows
-from ...errors import UserError
-from ...lookup import tree_of
-from ...request import Request
+from .decoding.draft import Draft
+from .decoding.target_rows import TargetRows
+from .errors import UserError
+from .lookup import tree_of
+from .request import Request
 
 
 @dataclass(frozen=True, eq=False)
