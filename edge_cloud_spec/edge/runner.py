@@ -570,7 +570,8 @@ def score(
     """The log probability of each candidate of the request, if the outcome is complete: that the
     target's answer is it, or begins with it if the request is not ``whole``.
 
-    They are scored in one pass with the prompt; the robot's model does nothing.
+    They are scored in one pass with the prompt; the robot's model does nothing, so that several
+    threads may do this at once.
     """
     settings = DecodeSettings(
         SCORING, max_tokens=1, reply_timeout=reply_timeout, log_probs=CANDIDATES

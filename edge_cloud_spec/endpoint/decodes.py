@@ -15,7 +15,7 @@ from ..decoding.mean import Mean
 from ..edge.decode_options import DecodeOptions, DecodeSettings
 from ..edge.events import Abort, Cut, Emit, Inbox
 from ..edge.picture_decoder import Decoder
-from ..edge.runner import Outcome, decode_text, ids_per_token, score
+from ..edge.runner import OUT_OF_REACH, Outcome, decode_text, ids_per_token, score
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
 from ..presets import load_preset
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 # What becomes of a request whose verifier is out of reach.
 WHEN_LOST = ("refuse", "upstream", "local")
 LOWEST_RETRY_S = 1.0
+REQUESTS_AT_ONCE = 8  # to be scored for one client; a verifier has 16 sessions for a robot
 FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measured
 
 
@@ -147,28 +148,38 @@ class Decodes:
             inbox.put(Abort("nobody reads it"))
 
     async def score(self, requests: Sequence[Request]) -> Scores:
-        """The log probabilities of each request's candidates, one after another; ApiError: there
-        are none. To cancel it ends the decode."""
+        """The log probabilities of each request's candidates; ApiError: there are none. To cancel
+        it ends the decodes.
+
+        The first request goes ahead, so that the verifier has read what the others begin with.
+        """
         await self._take_turn()
-        inboxes, wanted = [Inbox() for _ in requests], True
+        inboxes, wanted, errors = [Inbox() for _ in requests], True, list[ApiError]()
+        runner, connect = self._decoder.runner, self._decoder.client.connect
+        timeout = self._decoder.settings.reply_timeout
+
+        def ask(at: int) -> tuple[float, ...]:
+            if errors or not wanted:
+                return ()
+            nonce = secrets.randbits(64)
+            outcome, told = score(runner, requests[at], timeout, nonce, connect, inboxes[at])
+            try:
+                self._check(outcome, kept=at)
+            except ApiError as error:
+                errors.append(error)
+            return told
 
         def decode() -> Scores:
-            runner, connect = self._decoder.runner, self._decoder.client.connect
-            timeout, seconds = self._decoder.settings.reply_timeout, 0.0
-            told: list[tuple[float, ...]] = []
-            for request, inbox in zip(requests, inboxes, strict=True):
-                if not wanted:
-                    break
-                nonce = secrets.randbits(64)
-                outcome, log_probs = score(runner, request, timeout, nonce, connect, inbox)
-                if self._alone is not None and outcome.out_of_reach and not told:
-                    with suppress(UserError):  # of a drafter that has no logits, it stays an error
-                        alone = [runner.score_alone(each) for each in requests]
-                        return Scores(alone, verified=False)
-                self._check(outcome, len(told))
-                told.append(log_probs)
-                seconds += outcome.seconds
-            self._seconds.observe(seconds)
+            started = runner.clock()
+            told = [ask(0)]
+            if self._alone is not None and errors and errors[0].code in OUT_OF_REACH:
+                with suppress(UserError):  # of a drafter that has no logits, it stays an error
+                    return Scores([*map(runner.score_alone, requests)], verified=False)
+            with ThreadPoolExecutor(REQUESTS_AT_ONCE, "score") as others:
+                told += others.map(ask, range(1, len(requests)))
+            if errors:
+                raise errors[0]
+            self._seconds.observe(runner.clock() - started)
             return Scores(told)
 
         def ended(future: asyncio.Future[Any]) -> None:
