@@ -30,7 +30,7 @@ from ..models.openai_server import (
 )
 from ..models.prompt import Prompt, PromptSpec
 from ..wire.messages import Open
-from .model_thread.model_runner import ModelRunner, OnPredicted
+from .model_thread.model_runner import ModelRunner, OnPredicted, refuse_log_probs
 from .model_thread.sessions import HeldSession
 from .model_thread.target_session import NotArrived, TargetSession
 
@@ -184,6 +184,7 @@ class OpenAiModels(ModelRunner):
 
     def check(self, opening: Open) -> None:
         """Raise UserError for a request that needs a target with a checkpoint."""
+        refuse_log_probs(opening, "behind an API")
         where = "this verifier's target is behind an API"
         refuse(
             (

@@ -38,7 +38,12 @@ from ..models.processor import Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
 from ..request import Picture
 from ..wire.messages import Open
-from .model_thread.model_runner import ModelRunner, OnPredicted, adjustments_of
+from .model_thread.model_runner import (
+    ModelRunner,
+    OnPredicted,
+    adjustments_of,
+    refuse_log_probs,
+)
 from .model_thread.sessions import HeldSession
 from .model_thread.target_session import NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
@@ -200,6 +205,7 @@ class VllmModels(ModelRunner):
 
     def check(self, opening: Open) -> None:
         """Raise UserError if this server cannot serve the request."""
+        refuse_log_probs(opening, "on vLLM")
         if opening.rule == "rejection" and not self.rows:
             raise UserError(
                 f"this verifier's target is on vLLM, which tells whole distributions of at most "

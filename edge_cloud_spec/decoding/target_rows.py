@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -204,6 +205,10 @@ class TargetRows(Protocol):
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
         """The distribution P after this node."""
 
+    def log_prob(self, node: int, token: int) -> float:
+        """The log probability of a token after this node: log softmax of the raw logits, before
+        temperature, penalties, grammar, top-k and top-p."""
+
 
 @dataclass(frozen=True, eq=False)
 class TokenRows:
@@ -217,6 +222,10 @@ class TokenRows:
         return self.tokens[node + 1]
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
+        """Raise UserError: there are no logits."""
+        raise UserError(self.why)
+
+    def log_prob(self, node: int, token: int) -> float:
         """Raise UserError: there are no logits."""
         raise UserError(self.why)
 
@@ -243,6 +252,18 @@ class LogitRows:
         if len(logits) < SMALL_VOCABULARY:
             return distribution_of(logits, policy)
         return screened_distribution(logits, policy)
+
+    def log_prob(self, node: int, token: int) -> float:
+        logits, totals = self.logits[node + 1], self._totals
+        if node not in totals:
+            check_top(top := logits.max())
+            totals[node] = float(top + np.log(np.exp(logits - top).sum(dtype=np.float64)))
+        return float(logits[token]) - totals[node]
+
+    @cached_property
+    def _totals(self) -> dict[int, float]:
+        """log sum exp of the rows after nodes, by which a logit exceeds its log probability."""
+        return {}
 
     def _logits(self, node: int) -> NDArray[np.float32]:
         logits = self.logits[node + 1]

@@ -17,7 +17,17 @@ from ..decoding.split import (
 )
 from ..decoding.token_distribution import TokenDistribution
 from ..decoding.verified_answer import VerifiedAnswer
-from ..wire.messages import DraftMessage, Generate, Residual, RowRequest, Verdict
+from ..wire.messages import (
+    ANSWER,
+    CANDIDATES,
+    NONE,
+    DraftMessage,
+    Generate,
+    Open,
+    Residual,
+    RowRequest,
+    Verdict,
+)
 
 Prefix = tuple[int, ...]  # verified tokens, maybe followed by predicted ones
 
@@ -36,6 +46,14 @@ def verdict_error(answer: VerifiedAnswer, verdict: Verdict, tokens: Prefix | Non
     if len(tokens) > answer.room:
         return "the cloud said more tokens than the answer has room for"
     return ""
+
+
+def log_probs_error(opening: Open, verdict: Verdict, tokens: Prefix) -> str:
+    """Why a verdict that adds these tokens does not tell the log probabilities that the opening
+    asks for; empty if it does."""
+    candidates = len(opening.request.candidates)
+    due = {NONE: 0, ANSWER: len(tokens), CANDIDATES: candidates}[opening.log_probs]
+    return "" if len(verdict.log_probs) == due else "the cloud does not tell log probabilities"
 
 
 def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | None]:

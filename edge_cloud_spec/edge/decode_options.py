@@ -134,7 +134,8 @@ class DecodeKeywords(TypedDict, total=False):
 class DecodeSettings:
     """What a decode follows; ``reply_timeout`` (s) is as in ``EdgeDecoder``.
 
-    ``max_tokens``: 0 means the prompt specification's limit. Raises UserError.
+    ``max_tokens``: 0 means the prompt specification's limit. ``log_probs``: what they are told of,
+    one of ``wire.messages.LOG_PROBS``. Raises UserError.
     """
 
     preset: Preset
@@ -143,6 +144,7 @@ class DecodeSettings:
     max_tokens: int = 0
     reply_timeout: float = DecodeOptions.reply_timeout
     planner: PlannerSettings = field(default_factory=PlannerSettings)
+    log_probs: str = ""
 
     def __post_init__(self) -> None:
         check_rule(self.rule, self.policy.temperature)

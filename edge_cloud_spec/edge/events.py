@@ -141,11 +141,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Emit:
-    """New tokens of the answer, from ``position`` on; ``verified`` is False without a cloud."""
+    """New tokens of the answer, from ``position`` on; ``verified`` is False without a cloud.
+
+    ``log_probs``: as the decode asks for them (``wire.messages.LOG_PROBS``).
+    """
 
     position: int
     tokens: tuple[int, ...]
     verified: bool
+    log_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

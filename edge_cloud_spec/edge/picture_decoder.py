@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from ..wire.messages import END
 from .client import ClientSettings, VerifierClient
 from .decode_options import MAX_ANSWER_TOKENS, DecodeKeywords, DecodeOptions
 from .events import Abort, Emit, Inbox
-from .runner import DecodeRunner, Outcome, decode_text
+from .runner import DecodeRunner, Outcome, decode_text, score
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -115,6 +115,27 @@ class Decoder(AbstractContextManager["Decoder"]):
                 decode.result()
             finally:
                 inbox.put(Abort("nobody reads it"))
+
+    def score(
+        self,
+        messages: Sequence[Message] | Request,
+        candidates: Sequence[str],
+        *,
+        whole: bool = True,
+    ) -> tuple[float, ...]:
+        """The log probability of each candidate: that the target's answer is it, or begins with it
+        if not ``whole``.
+
+        All are scored in one pass with the prompt. P is as in ``wire.messages.LOG_PROBS``, and a
+        candidate's tokens are those of its text alone. Raises UserError, for example where two
+        candidates have the same tokens.
+        """
+        request = replace(_request_of(messages), candidates=tuple(candidates), whole=whole)
+        nonce, timeout = secrets.randbits(64), self.settings.reply_timeout
+        outcome, told = score(self.runner, request, timeout, nonce, self.client.connect, Inbox())
+        if not outcome.completed:
+            raise UserError(outcome.text or outcome.reason)
+        return told
 
     def action_of(self, text: str, ended: bool) -> str:
         """What an answer says to do."""

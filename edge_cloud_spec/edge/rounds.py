@@ -40,6 +40,7 @@ from .answer import (
     Rejection,
     Resampler,
     dense_row_error,
+    log_probs_error,
     row_request,
     settled_by,
     verdict_error,
@@ -176,7 +177,8 @@ class Rounds:
         self.request: PendingRequest | None = None
         self.answer = VerifiedAnswer(opening.max_tokens)
         self.session = ""  # the cloud's session name; empty before it is opened
-        self._preset, self._measures, self._stats = preset, measures, stats
+        self._opening, self._preset = opening, preset
+        self._measures, self._stats = measures, stats
         self._deadline = deadline
         self._drafts = Drafts(self.answer, opening.payload, preset, measures)
         self._resampler = Resampler(opening.split, random_source)
@@ -320,6 +322,7 @@ class Rounds:
         drawn = None if request is None else request.drawn
         error = verdict_error(answer, verdict, tokens)
         error = error or self._resampler.error(verdict, drawn, answer.vocabulary)
+        error = error or log_probs_error(self._opening, verdict, tokens or ())
         if tokens is None or error:
             return self.close(Code.BAD_VERDICT, f"{error}; the cloud's version may differ")
         if answer.digest.extend(tokens).short != verdict.leads_to:
@@ -331,7 +334,9 @@ class Rounds:
         rejection = self._resampler.rejection(verdict, drawn)
         answer.extend(tokens)
         self._answered()
-        emitted: list[Effect] = [Emit(before, tokens, verified=True)] if tokens else []
+        emitted: list[Effect] = []
+        if tokens:
+            emitted = [Emit(before, tokens, verified=True, log_probs=verdict.log_probs)]
         return [*emitted, *self._follow_up(verdict, request, rejection, now)]
 
     def _follow_up(

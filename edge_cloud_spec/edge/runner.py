@@ -16,9 +16,14 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from ..candidates import candidates_of
+from ..decoding.draft import MAX_NODES
 from ..decoding.preset import Preset
 from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
+from ..decoding.target_rows import LogitRows
 from ..errors import UserError
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
@@ -30,6 +35,7 @@ from ..request import Request
 from ..wire.codec import decode_server
 from ..wire.frames import ServerFrame
 from ..wire.messages import (
+    CANDIDATES,
     END,
     FAILED,
     TIMEOUT,
@@ -73,6 +79,7 @@ if TYPE_CHECKING:
 
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
+SCORING = Preset("scoring", "the target alone, over candidates", drafter="lookup", lookup=True)
 MAX_MESSAGES_BEFORE_PASS = 1024  # of the draft model, which goes on even in a flood
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
@@ -149,6 +156,7 @@ def opening_of(
         preset=preset.name,
         generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
+        log_probs=settings.log_probs,
     )
 
 
@@ -498,7 +506,8 @@ class DecodeRunner:
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode, of which ``opening`` says everything."""
-        request, after = self.at_verifier.shortened(opening.request)
+        decides = opening.log_probs != CANDIDATES
+        request, after = self.at_verifier.shortened(opening.request, decides=decides)
         return EdgeDecoder(
             replace(opening, request=request, after=after),
             settings.preset,
@@ -511,6 +520,24 @@ class DecodeRunner:
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification: the cloud's, or if ``data`` is empty the drafter's."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
+
+    def score_alone(self, request: Request) -> tuple[float, ...]:
+        """As ``score``, by the robot's model alone: what nobody verifies. UserError: it has no
+        logits."""
+        model, spec = self.draft_model, self._local_spec
+        if model.chains_only:
+            raise UserError("this drafter tells no log probabilities: take a model of your own")
+        tokens_of = partial(text_tokens, model)
+        model.crop(spec.vocabulary)
+        known = candidates_of(request, tokens_of, spec.end_ids, spec.vocabulary, MAX_NODES)
+        prefill = model.prefill(model.prompt(request, spec))
+        while not prefill.step(ALL_ROWS):
+            pass
+        session, tree = prefill.session, known.tree
+        first = session.logits_after(-1)
+        rows = np.stack([first, *session.grow(tree.tokens, tree.all_parents)])
+        session.close()
+        return known.log_probs(LogitRows(rows))
 
     @property
     def target(self) -> str:
@@ -530,6 +557,30 @@ class DecodeRunner:
         if not opening.draft_identity:
             return None
         return self._lookups.of("", opening)
+
+
+def score(
+    runner: DecodeRunner,
+    request: Request,
+    reply_timeout: float,
+    nonce: int,
+    connect: Connect,
+    inbox: Inbox,
+) -> tuple[Outcome, tuple[float, ...]]:
+    """The log probability of each candidate of the request, if the outcome is complete: that the
+    target's answer is it, or begins with it if the request is not ``whole``.
+
+    They are scored in one pass with the prompt; the robot's model does nothing, so that several
+    threads may do this at once.
+    """
+    settings = DecodeSettings(
+        SCORING, max_tokens=1, reply_timeout=reply_timeout, log_probs=CANDIDATES
+    )
+    told: list[float] = []
+    outcome = runner.run(
+        request, settings, nonce, connect, lambda emit: told.extend(emit.log_probs), inbox
+    )
+    return outcome, tuple(told)
 
 
 OnText = Callable[[Emit, str, str, str], None]

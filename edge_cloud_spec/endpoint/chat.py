@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from PIL import ExifTags, Image
-
 from ..decoding.policy import MAX_GRAMMAR, SamplingPolicy
 from ..edge.decode_options import MAX_ANSWER_TOKENS
-from ..errors import UserError
-from ..models.image import MAX_PIXELS, check_size, decode_image
 from ..request import (
     LONGEST_CANDIDATE,
     MOST_MESSAGES,
     MOST_PARTS,
-    MOST_PICTURES,
     ROLES,
     SYSTEM,
     Message,
@@ -30,19 +22,23 @@ from ..request import (
     Request,
 )
 from .api_error import ApiError, Unserved
+from .body import (
+    check_keys,
+    check_model,
+    check_pictures,
+    json_of,
+    json_text,
+    object_of,
+    picture_of,
+    text_of,
+)
 from .fields import BY_NAME, UNSUPPORTED
 from .tools import CALL_ENDS, ONE_LINE, TOOL, Tools, call_grammar
 
 CHAT_ROLES = {role: role for role in (*ROLES, TOOL)} | {"developer": SYSTEM}
-MOST_PICTURE_BYTES = 15 * 2**20  # of a request, which is one message of the link
 MOST_TOOLS, LONGEST_TOOLS = 128, 2**17  # characters of all, as JSON
 MOST_STOPS, LONGEST_STOP = 16, 256
 LONGEST_SCHEMA = MAX_GRAMMAR - 96  # characters, beside what stands around it
-LOW_SIDE = 512  # pixels of a picture with ``detail: low``
-HEADER = 2**17  # bytes of a picture in which its size is looked for; EXIF has at most 2**16
-# What a PNG can say its orientation in, maybe behind its pixels.
-_PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
-_DATA_URL = re.compile(r"data:[^,;]{0,100};base64,")
 
 
 @dataclass(frozen=True)
@@ -60,30 +56,26 @@ class ChatRequest:
     stops: tuple[str, ...]
     stream: bool
     include_usage: bool
+    logprobs: bool
     tools: Tools
 
 
 def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
     """The chat request in the body of an HTTP request, for one of these models; raises ApiError."""
-    body = _json(data)
+    body = json_of(data)
     for name, value in body.items():
         _check_field(name, value)
-    model = _text(body.get("model"), "model")
-    if model not in models:
-        raise Unserved(
-            f"there is no model {model!r:.80} here, but {', '.join(models)}: ask for that, or give "
-            "the endpoint this name (--served-model-name)",
-            "model",
-            404,
-            "model_not_found",
-        )
-    options = _object(body.get("stream_options", {}), "stream_options")
-    _check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
+    model = check_model(body, models)
+    options = object_of(body.get("stream_options", {}), "stream_options")
+    check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
     messages, more = _messages(body)
     offered, grammar = _tools(body)
     stops = _stops(body.get("stop"))
     if not _switch(body.get("parallel_tool_calls", True), "parallel_tool_calls") and offered:
         stops = (*stops, CALL_ENDS)  # of the first call
+    logprobs = _switch(body.get("logprobs"), "logprobs")
+    if logprobs and offered:
+        raise Unserved("logprobs are not told of an answer with tools: leave them out", "logprobs")
     if grammar and "response_format" in body:
         raise ApiError("response_format and a call that is required differ", "tool_choice")
     return ChatRequest(
@@ -94,22 +86,9 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
         stops,
         _switch(body.get("stream"), "stream"),
         _switch(options.get("include_usage"), "stream_options.include_usage"),
+        logprobs,
         Tools(offered, more),
     )
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    def no_number(text: str) -> None:
-        raise ValueError(f"{text} is no number of JSON")
-
-    try:
-        body = json.loads(data.decode(), parse_constant=no_number)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(f"the body is no JSON in UTF-8 ({error!s:.80}): send an object") from None
-    if not isinstance(body, dict):
-        raise ApiError("the body must be a JSON object")
-    # null is what a client says of a field that it does not use
-    return {name: value for name, value in body.items() if value is not None}
 
 
 def _check_field(name: str, value: Any) -> None:
@@ -137,7 +116,7 @@ def _more(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What a message of tools has beside role and content, as templates read it."""
     if message["role"] == TOOL:
         names = [name for name in ("tool_call_id", "name") if message.get(name) is not None]
-        return {name: _text(message[name], f"{where}.{name}") for name in names}
+        return {name: text_of(message[name], f"{where}.{name}") for name in names}
     calls, where = message.get("tool_calls") or [], f"{where}.tool_calls"
     if not isinstance(calls, list) or len(calls) > MOST_TOOLS:
         raise ApiError(f"{where} must be a list of at most {MOST_TOOLS} calls", "messages")
@@ -146,17 +125,17 @@ def _more(message: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _call(given: Any, where: str) -> dict[str, Any]:
     """An earlier call, with its arguments as an object."""
-    call = _object(given, where)
-    _check_keys(call, where, ("id", "type", "function", "index"))
-    function = _object(call.get("function"), f"{where}.function")
-    _check_keys(function, f"{where}.function", ("name", "arguments"))
+    call = object_of(given, where)
+    check_keys(call, where, ("id", "type", "function", "index"))
+    function = object_of(call.get("function"), f"{where}.function")
+    check_keys(function, f"{where}.function", ("name", "arguments"))
     try:
-        arguments = json.loads(_text(function.get("arguments"), f"{where}.function.arguments"))
+        arguments = json.loads(text_of(function.get("arguments"), f"{where}.function.arguments"))
     except (ValueError, RecursionError):
         raise ApiError(f"{where}.function.arguments must be JSON", "messages") from None
     named = {
-        "name": _text(function.get("name"), f"{where}.function.name"),
-        "arguments": _object(arguments, f"{where}.function.arguments"),
+        "name": text_of(function.get("name"), f"{where}.function.name"),
+        "arguments": object_of(arguments, f"{where}.function.arguments"),
     }
     return {"id": str(call.get("id", ""))[:256], "type": "function", "function": named}
 
@@ -167,19 +146,21 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
         raise ApiError(f"tools must be a list of at most {MOST_TOOLS}", "tools")
     for at, each in enumerate(given):
-        tool = _object(each, f"tools[{at}]")
+        tool = object_of(each, f"tools[{at}]")
         if tool.get("type") != "function":
             raise Unserved(f"tools[{at}] is no function: only functions are called", "tools")
-        function = _object(tool.get("function"), f"tools[{at}].function")
-        _text(function.get("name"), f"tools[{at}].function.name")
-        _object(function.get("parameters") or {}, f"tools[{at}].function.parameters")
+        function = object_of(tool.get("function"), f"tools[{at}].function")
+        text_of(function.get("name"), f"tools[{at}].function.name")
+        object_of(function.get("parameters") or {}, f"tools[{at}].function.parameters")
     if len(_written(given, "tools")) > LONGEST_TOOLS:
         raise Unserved(f"tools have more than {LONGEST_TOOLS} characters", "tools")
     if choice in ("none", "auto"):
         return tuple(given) if choice == "auto" else (), ""
     called = given
     if choice != "required":
-        function = _object(_object(choice, "tool_choice").get("function"), "tool_choice.function")
+        function = object_of(
+            object_of(choice, "tool_choice").get("function"), "tool_choice.function"
+        )
         called = [each for each in given if each["function"]["name"] == function.get("name")]
     if not called:
         raise ApiError("tool_choice names none of the tools", "tool_choice")
@@ -190,24 +171,12 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
     return tuple(given), grammar
 
 
-def _check_pictures(pictures: Sequence[Picture]) -> None:
-    """Raise Unserved for more pictures than a request may have."""
-    if (
-        len(pictures) > MOST_PICTURES
-        or sum(len(each.data) for each in pictures) > MOST_PICTURE_BYTES
-    ):
-        raise Unserved(
-            f"a request has at most {MOST_PICTURES} pictures of {MOST_PICTURE_BYTES} bytes in all",
-            "messages",
-        )
-
-
 def _message(given: Any, where: str, pictures: list[Picture]) -> Message:
     """A message; its pictures are added to those of the messages before it."""
-    message = _object(given, where)
+    message = object_of(given, where)
     role, content = message.get("role"), message.get("content")
     more = {"assistant": ("tool_calls",), TOOL: ("tool_call_id", "name")}
-    _check_keys(message, where, ("role", "content", *more.get(str(role), ())))
+    check_keys(message, where, ("role", "content", *more.get(str(role), ())))
     if role not in (*CHAT_ROLES,):
         raise Unserved(
             f"{where}.role must be one of {', '.join(CHAT_ROLES)}, not {role!r:.80}", where
@@ -218,81 +187,30 @@ def _message(given: Any, where: str, pictures: list[Picture]) -> Message:
             parts.append(part := _part(each, f"{where}.content[{at}]"))
             if isinstance(part, Picture):
                 pictures.append(part)
-                _check_pictures(pictures)
+                check_pictures(pictures)
     elif content is None and role == "assistant":
         parts = []
     else:
-        parts = [_text(content, f"{where}.content")]
+        parts = [text_of(content, f"{where}.content")]
     if role != "user" and not all(isinstance(part, str) for part in parts):
         raise ApiError(f"{where}: pictures are the user's, not of role {role}", where)
     return Message(CHAT_ROLES[role], tuple(parts))
 
 
 def _part(given: Any, where: str) -> Part:
-    part = _object(given, where)
+    part = object_of(given, where)
     kind = part.get("type")
     if kind == "text":
-        _check_keys(part, where, ("type", "text"))
-        return _text(part.get("text"), f"{where}.text")
+        check_keys(part, where, ("type", "text"))
+        return text_of(part.get("text"), f"{where}.text")
     if kind != "image_url":
         raise Unserved(f"{where} is of type {kind!r:.80}: only text and image_url are read", where)
-    _check_keys(part, where, ("type", "image_url"))
-    shown = _object(part.get("image_url"), f"{where}.image_url")
-    _check_keys(shown, f"{where}.image_url", ("url", "detail"))
+    check_keys(part, where, ("type", "image_url"))
+    shown = object_of(part.get("image_url"), f"{where}.image_url")
+    check_keys(shown, f"{where}.image_url", ("url", "detail"))
     if shown.get("detail") not in (None, "auto", "high", "low"):
         raise ApiError(f"{where}.image_url.detail must be auto, high or low", where)
-    return _picture(shown.get("url"), shown.get("detail") == "low", f"{where}.image_url.url")
-
-
-def _picture(url: Any, small: bool, where: str) -> Picture:
-    """The picture of a data URL. Its media type is not looked at: the bytes say what they are."""
-    found = _DATA_URL.match(url) if isinstance(url, str) else None
-    if found is None:
-        # Not passed through: a server of --upstream may be in that network, too.
-        raise ApiError(
-            f"{where} must be a data URL (data:image/jpeg;base64,...): nothing is fetched from the "
-            "robot's network",
-            where,
-        )
-    try:
-        data = base64.b64decode(url[found.end() :], validate=True)
-    except ValueError:
-        raise ApiError(f"{where} is no base64", where) from None
-    if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
-        raise Unserved(f"{where} is neither a JPEG nor a PNG", where)
-    if not small:
-        return Picture.of(data)
-    try:
-        width, height = _size_of(data)
-    except UserError as error:
-        raise ApiError(f"{where}: {error}", where) from None
-    scale = LOW_SIDE / max(width, height)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return Picture.of(data, size if scale < 1 else (0, 0))
-
-
-def _size_of(data: bytes) -> tuple[int, int]:
-    """Width and height of an upright picture, by its header where that says it; raises UserError
-    for one that is too large, or has no header."""
-    if data.startswith(b"\x89PNG") and any(name in data for name in _PNG_EXIF):
-        return decode_image(data).size
-    try:
-        with Image.open(io.BytesIO(data[:HEADER]), formats=("JPEG", "PNG")) as image:
-            width, height = image.size
-            is_jpeg = data.startswith(b"\xff\xd8")  # Pillow would decode a PNG for its EXIF
-            lies = is_jpeg and _lies(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return decode_image(data).size  # which says what is wrong
-    check_size(width, height, MAX_PIXELS)
-    return (height, width) if lies else (width, height)
-
-
-def _lies(image: Image.Image) -> bool:
-    """Whether its EXIF says that it is stored lying on its side."""
-    try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-    except Exception:  # of Pillow's reader of whatever a stranger wrote
-        return False
+    return picture_of(shown.get("url"), shown.get("detail") == "low", f"{where}.image_url.url")
 
 
 def _policy(body: Mapping[str, Any], grammar: str) -> SamplingPolicy:
@@ -320,7 +238,7 @@ def _stops(given: Any) -> tuple[str, ...]:
     stops = [given] if isinstance(given, str) else [] if given is None else given
     if not isinstance(stops, list) or len(stops) > MOST_STOPS:
         raise ApiError(f"stop must be a text, or a list of at most {MOST_STOPS}", "stop")
-    texts = tuple(_text(each, "stop") for each in stops)
+    texts = tuple(text_of(each, "stop") for each in stops)
     if not all(0 < len(text) <= LONGEST_STOP for text in texts):
         raise ApiError(f"a text of stop has 1 to {LONGEST_STOP} characters", "stop")
     return texts
@@ -330,14 +248,14 @@ def _grammar(given: Any) -> str:
     """The grammar of a ``response_format``, in llguidance's Lark dialect."""
     if given is None:
         return ""
-    form, where = _object(given, "response_format"), "response_format"
-    _check_keys(form, where, ("type", "json_schema"))
+    form, where = object_of(given, "response_format"), "response_format"
+    check_keys(form, where, ("type", "json_schema"))
     schema: Any = {"type": "object"}
     if form.get("type") == "json_schema":
-        named = _object(form.get("json_schema"), f"{where}.json_schema")
-        _check_keys(named, f"{where}.json_schema", ("name", "description", "schema", "strict"))
+        named = object_of(form.get("json_schema"), f"{where}.json_schema")
+        check_keys(named, f"{where}.json_schema", ("name", "description", "schema", "strict"))
         schema = named.get("schema")
-        _object(schema, f"{where}.json_schema.schema")
+        object_of(schema, f"{where}.json_schema.schema")
     elif form.get("type") not in ("text", "json_object"):
         raise ApiError(f"{where}.type must be text, json_object or json_schema", where)
     if form["type"] == "text":
@@ -348,45 +266,19 @@ def _grammar(given: Any) -> str:
 
 
 def _written(given: Any, where: str) -> str:
-    try:
-        _text(json.dumps(given, ensure_ascii=False), where)
-        return json.dumps(given)
-    except RecursionError:
-        raise ApiError(f"{where} is nested too deep", where) from None
+    json_text(given, where)
+    return json.dumps(given)
 
 
 def _predicted(given: Any) -> tuple[str, ...]:
     """What is drafted with the prompt: the beginning of the predicted text."""
     if given is None:
         return ()
-    content = _object(given, "prediction").get("content")
+    content = object_of(given, "prediction").get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [_text(_object(part, "prediction").get("text"), "prediction") for part in parts]
+    texts = [text_of(object_of(part, "prediction").get("text"), "prediction") for part in parts]
     text = "".join(texts)[:LONGEST_CANDIDATE]
     return (text,) if text else ()
-
-
-def _object(given: Any, where: str) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise ApiError(f"{where} must be a JSON object", where.partition("[")[0])
-    return given
-
-
-def _check_keys(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    """Raise Unserved for a key that says something and is not known."""
-    for name, value in given.items():
-        if name not in known and value not in (None, "", [], {}):
-            raise Unserved(f"{where} has {name!r:.80}, which is not supported: leave it out", where)
-
-
-def _text(given: Any, where: str) -> str:
-    if not isinstance(given, str):
-        raise ApiError(f"{where} must be a text, not {type(given).__name__}", where)
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        raise ApiError(f"{where} has half a surrogate pair: send whole characters", where) from None
-    return given
 
 
 def _switch(given: Any, where: str) -> bool:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..decoding.mean import Mean
 from ..edge.decode_options import DecodeOptions, DecodeSettings
 from ..edge.events import Abort, Cut, Emit, Inbox
 from ..edge.picture_decoder import Decoder
-from ..edge.runner import Outcome, decode_text, ids_per_token
+from ..edge.runner import OUT_OF_REACH, Outcome, decode_text, ids_per_token, score
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
 from ..presets import load_preset
 from ..request import Request
-from ..wire.messages import CUT, END, Code
+from ..wire.messages import ANSWER, CUT, END, NONE, Code
 from .api_error import ApiError, Unserved
 from .chat import ChatRequest
+from .decisions import LEAST_LOG_PROB
 from .stop_texts import StopTexts
 from .tools import plain_messages, renderer
 
@@ -29,15 +32,18 @@ log = logging.getLogger(__name__)
 # What becomes of a request whose verifier is out of reach.
 WHEN_LOST = ("refuse", "upstream", "local")
 LOWEST_RETRY_S = 1.0
+REQUESTS_AT_ONCE = 8  # to be scored for one client; a verifier has 16 sessions for a robot
 FIRST_DECODE_S = 2.0  # how long a decode is taken to last before one was measured
 
 
 @dataclass(frozen=True)
 class Piece:
-    """More of an answer. verified: as the target's own; else they are the robot's model's."""
+    """More of an answer. verified: as the target's own; else they are the robot's model's.
+    logprobs: of its tokens, in the API's form."""
 
     text: str
     verified: bool = True
+    logprobs: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,15 @@ class Finished:
 
     finish_reason: str
     usage: dict[str, object]
+    verified: bool = True
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Log probabilities of the candidates of each request. verified: by the target; else by the
+    robot's model."""
+
+    log_probs: Sequence[Sequence[float]]
     verified: bool = True
 
 
@@ -91,7 +106,9 @@ class Decodes:
             nonlocal kept
             if not stops.found:
                 kept = emit.position + len(emit.tokens)
-                words = Piece(stops.add(more, ended=bool(reason)), emit.verified)
+                words = Piece(
+                    stops.add(more, ended=bool(reason)), emit.verified, self._logprobs(emit)
+                )
                 loop.call_soon_threadsafe(arrived.put_nowait, words)
                 if stops.found:
                     inbox.put(Cut())
@@ -102,9 +119,11 @@ class Decodes:
                 rule="coupled" if chat.policy.temperature else "greedy",
                 policy=chat.policy,
                 max_tokens=chat.max_tokens,
+                log_probs=ANSWER if chat.logprobs else NONE,
             )
             outcome = decode_by(settings)
-            if self._alone is None or kept or not outcome.out_of_reach:
+            is_final = kept or chat.logprobs or not outcome.out_of_reach
+            if self._alone is None or is_final:
                 return outcome
             most = chat.max_tokens or DecodeOptions.max_tokens
             return decode_by(replace(settings, preset=self._alone, max_tokens=most))
@@ -121,12 +140,71 @@ class Decodes:
         under_way.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (words := await arrived.get()) is not None:
-                if words.text:
+                if words.text or words.logprobs:
                     yield words
             end = self._finished(under_way.result(), kept, stops.found)
             yield replace(end, verified=verified)
         finally:
             inbox.put(Abort("nobody reads it"))
+
+    async def score(self, requests: Sequence[Request]) -> Scores:
+        """The log probabilities of each request's candidates; ApiError: there are none. To cancel
+        it ends the decodes.
+
+        The first request goes ahead, so that the verifier has read what the others begin with.
+        """
+        await self._take_turn()
+        inboxes, wanted, errors = [Inbox() for _ in requests], True, list[ApiError]()
+        runner, connect = self._decoder.runner, self._decoder.client.connect
+        timeout = self._decoder.settings.reply_timeout
+
+        def ask(at: int) -> tuple[float, ...]:
+            if errors or not wanted:
+                return ()
+            nonce = secrets.randbits(64)
+            outcome, told = score(runner, requests[at], timeout, nonce, connect, inboxes[at])
+            try:
+                self._check(outcome, kept=at)
+            except ApiError as error:
+                errors.append(error)
+            return told
+
+        def decode() -> Scores:
+            started = runner.clock()
+            told = [ask(0)]
+            if self._alone is not None and errors and errors[0].code in OUT_OF_REACH:
+                with suppress(UserError):  # of a drafter that has no logits, it stays an error
+                    return Scores([*map(runner.score_alone, requests)], verified=False)
+            with ThreadPoolExecutor(REQUESTS_AT_ONCE, "score") as others:
+                told += others.map(ask, range(1, len(requests)))
+            if errors:
+                raise errors[0]
+            self._seconds.observe(runner.clock() - started)
+            return Scores(told)
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            self._turn.release()
+            future.exception()  # which may concern nobody any more
+
+        under_way = asyncio.get_running_loop().run_in_executor(self._pool, decode)
+        under_way.add_done_callback(ended)
+        try:
+            return await asyncio.shield(under_way)
+        finally:
+            wanted = False
+            for inbox in inboxes:
+                inbox.put(Abort("nobody reads it"))
+
+    def _logprobs(self, emit: Emit) -> tuple[dict[str, Any], ...]:
+        """The log probabilities of these tokens, in the API's form; not of those without a text,
+        such as end tokens."""
+        tokenizer, told = self._decoder.runner.draft_model.tokenizer, []
+        for token, log_prob in zip(emit.tokens, emit.log_probs, strict=False):  # none, or all
+            text = tokenizer.decode([token], skip_special_tokens=True)
+            whole = list(text.encode()) if "\N{REPLACEMENT CHARACTER}" not in text else None
+            each = {"token": text, "logprob": max(log_prob, LEAST_LOG_PROB), "bytes": whole}
+            told += [{**each, "top_logprobs": []}] if text else []
+        return tuple(told)
 
     def _request_of(self, chat: ChatRequest) -> Request:
         """The request in plain messages; raises Unserved."""
@@ -155,18 +233,7 @@ class Decodes:
     def _finished(self, outcome: Outcome, kept: int, stopped: bool) -> Finished:
         """The end of a decode's answer, of which the first ``kept`` tokens count; stopped: by a
         stop text. ApiError: there is no answer; Unserved: another server may give one."""
-        for caution in outcome.cautions:
-            log.warning("%s", caution)
-        if not outcome.completed:
-            is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE)
-            text = outcome.text or outcome.reason
-            error = self._lost if outcome.out_of_reach and not kept else ApiError
-            raise error(
-                text,
-                status=400 if is_wrong else 503,
-                retry_s=outcome.retry_after_s,
-                code=outcome.reason,
-            )
+        self._check(outcome, kept)
         self._seconds.observe(outcome.seconds)
         a_token = ids_per_token(self._decoder.runner.draft_model.tokenizer_digest)
         stats, rejected = outcome.stats, outcome.stats.tested - outcome.stats.accepted
@@ -182,3 +249,19 @@ class Decodes:
         }
         is_whole = stopped or outcome.reason in (END, CUT)
         return Finished("stop" if is_whole else "length", usage)
+
+    def _check(self, outcome: Outcome, kept: int = 0) -> None:
+        """Raise ApiError for a decode without an answer, of which ``kept`` tokens are out."""
+        for caution in outcome.cautions:
+            log.warning("%s", caution)
+        if not outcome.completed:
+            is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE, Code.UNSUPPORTED)
+            text = outcome.text or outcome.reason
+            error = self._lost if outcome.out_of_reach and not kept else ApiError
+            error = Unserved if outcome.reason == Code.UNSUPPORTED else error
+            raise error(
+                text,
+                status=400 if is_wrong else 503,
+                retry_s=outcome.retry_after_s,
+                code=outcome.reason,
+            )

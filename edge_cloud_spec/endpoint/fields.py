@@ -62,6 +62,12 @@ FIELDS = (
         "4,096 characters",
     ),
     Field("parallel_tool_calls", HONOURED, "`false` ends the answer with its first call"),
+    Field(
+        "logprobs",
+        HONOURED,
+        "of the answer's tokens; by the target's raw logits, of temperature 1, before penalties, "
+        "grammar and `top_p`. Some may be behind a text of `stop`. Not with tools",
+    ),
     Field("user", WITHOUT_EFFECT, "nothing is kept of who asks"),
     Field("metadata", WITHOUT_EFFECT, "nothing is stored"),
     Field("store", WITHOUT_EFFECT, "nothing is stored"),
@@ -74,8 +80,7 @@ FIELDS = (
     Field("n", UNSUPPORTED, "one answer a request", (1,)),
     Field("functions", UNSUPPORTED, "an older form of `tools`", ([],)),
     Field("function_call", UNSUPPORTED, "an older form of `tool_choice`", ("none", "auto")),
-    Field("logprobs", UNSUPPORTED, "the robot is not told them", (False,)),
-    Field("top_logprobs", UNSUPPORTED, "the robot is not told them", (0,)),
+    Field("top_logprobs", UNSUPPORTED, "the robot is told those of the answer's tokens", (0,)),
     Field("logit_bias", UNSUPPORTED, "would be another target", ({},)),
     Field("frequency_penalty", UNSUPPORTED, "would be another target", (0,)),
     Field("presence_penalty", UNSUPPORTED, "would be another target", (0,)),

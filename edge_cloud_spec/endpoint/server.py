@@ -19,6 +19,7 @@ from ..errors import TRACEBACKS, UserError
 from ..wire.channel import is_loopback
 from .api_error import ApiError, Unserved
 from .chat import ChatRequest, read_chat
+from .decisions import Decisions, read_decisions, read_systemone
 from .decodes import Decodes, Finished, Piece
 from .tools import ToolCall, ToolCalls
 from .upstream import Upstream, UpstreamReply
@@ -32,7 +33,15 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MOST_BODY_BYTES = 24 * 2**20
 MOST_BODIES_BYTES = 4 * MOST_BODY_BYTES  # that are read at a time
 BODY_S = 30.0  # within which a body arrives
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+API = "/v1"
+CHAT, MODELS = f"{API}/chat/completions", f"{API}/models"
+DECISIONS, SYSTEMONE = f"{API}/decisions", f"{API}/systemone"
+Asked = ChatRequest | Decisions
+READERS: dict[str, Callable[[bytes, Sequence[str]], Asked]] = {
+    CHAT: read_chat,
+    DECISIONS: read_decisions,
+    SYSTEMONE: read_systemone,
+}
 
 
 class ChatApp:
@@ -79,17 +88,18 @@ class ChatApp:
         headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
         self._check_access(headers)
         path, method = scope["path"].rstrip("/"), scope["method"]
-        if path == CHAT and method == "POST":
-            await self._chat(headers, receive, answer)
+        if path in READERS and method == "POST":
+            await self._ask(path, headers, receive, answer)
         elif path == MODELS and method == "GET":
             await answer.send({"object": "list", "data": list(map(self._model, self._models))})
         elif (name := path.removeprefix(f"{MODELS}/")) in self._models and method == "GET":
             await answer.send(self._model(name))
-        elif path in (CHAT, MODELS):
+        elif path in (*READERS, MODELS):
             raise ApiError(f"{path} is not for {method}", status=405)
         else:
             raise ApiError(
-                f"there is no {method} {path!r:.80} here, but POST {CHAT} and GET {MODELS}",
+                f"there is no {method} {path!r:.80} here, but POST {', '.join(READERS)} and GET "
+                f"{MODELS}",
                 status=404,
             )
 
@@ -112,13 +122,15 @@ class ChatApp:
         if not keys and not is_loopback(f"[{host}]:0"):
             raise ApiError(f"this endpoint is not {host!r:.80}: ask 127.0.0.1", status=403)
 
-    async def _chat(self, headers: dict[str, bytes], receive: Receive, answer: Response) -> None:
+    async def _ask(
+        self, path: str, headers: dict[str, bytes], receive: Receive, answer: Response
+    ) -> None:
         kind = headers.get("content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":  # a web page could send another one unasked
             raise ApiError("the content-type must be application/json", status=415)
-        body, chat = await self._read(receive)
+        body, asked = await self._read(receive, READERS[path])
         own = b"" if self._keys() else headers.get("authorization", b"")
-        work = asyncio.ensure_future(self._respond(chat, body, own, answer))
+        work = asyncio.ensure_future(self._respond(path, asked, body, own, answer))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             done, _ = await asyncio.wait(
@@ -133,7 +145,9 @@ class ChatApp:
         if work in done:
             work.result()
 
-    async def _read(self, receive: Receive) -> tuple[bytes, ChatRequest | Unserved]:
+    async def _read(
+        self, receive: Receive, read: Callable[[bytes, Sequence[str]], Asked]
+    ) -> tuple[bytes, Asked | Unserved]:
         """A request's whole body, kept where it may be passed through, and what it asks for; raises
         ApiError."""
         body, end = bytearray(), time.monotonic() + BODY_S
@@ -155,28 +169,34 @@ class ChatApp:
                 more = message.get("more_body", False)
             data = bytes(body)
             try:
-                chat = await asyncio.to_thread(read_chat, data, self._models)
+                asked = await asyncio.to_thread(read, data, self._models)
             except Unserved as error:
                 return data, error
-            return data if self._upstream else b"", chat
+            return data if self._upstream else b"", asked
         except asyncio.TimeoutError:
             raise ApiError(f"the body did not arrive within {BODY_S:g} s", status=408) from None
         finally:
             self._reading -= len(body)
 
     async def _respond(
-        self, chat: ChatRequest | Unserved, body: bytes, own: bytes, answer: Response
+        self, path: str, asked: Asked | Unserved, body: bytes, own: bytes, answer: Response
     ) -> None:
         """Decode, or pass through what is not decoded here. own: the client's authorization, which
         is not the endpoint's."""
         try:
-            if isinstance(chat, Unserved):
-                raise chat
-            await self._decode(chat, answer)
+            if isinstance(asked, Unserved):
+                raise asked
+            if isinstance(asked, ChatRequest):
+                await self._decode(asked, answer)
+            else:
+                requests = [question.request for question in asked.questions]
+                scores = await self._decodes.score(requests)
+                answer.verified = scores.verified
+                await answer.send(asked.answer(scores.log_probs))
         except Unserved:
             if self._upstream is None:
                 raise
-            async with self._upstream.ask(body, own) as reply:
+            async with self._upstream.ask(path.removeprefix(API), body, own) as reply:
                 await answer.pass_on(reply)
 
     async def _decode(self, chat: ChatRequest, answer: Response) -> None:
@@ -185,15 +205,18 @@ class ChatApp:
             "created": int(time.time()),
             "model": chat.model,
         }
-        text, calls = "", list[dict[str, Any]]()
+        text, calls, told = "", list[dict[str, Any]](), list[dict[str, Any]]()
         parser = ToolCalls() if chat.tools.offered else None
         async with aclosing(self._decodes.stream(chat)) as pieces:
             async for piece in pieces:
                 if "system_fingerprint" not in head:  # the same of all pieces
                     answer.verified = piece.verified
                     head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
-                words = piece.text if isinstance(piece, Piece) else ""
-                more: Sequence[str | ToolCall] = [words] if words else []
+                words, logprobs = "", list[dict[str, Any]]()
+                if isinstance(piece, Piece):
+                    words, logprobs = piece.text, [*piece.logprobs]
+                told += logprobs
+                more: Sequence[str | ToolCall] = [words] if words or logprobs else []
                 if parser is not None:
                     more = parser.add(words, ended=isinstance(piece, Finished))
                 for each in more:
@@ -204,7 +227,7 @@ class ChatApp:
                         calls.append(_called(each))
                         delta = {"tool_calls": [{"index": len(calls) - 1, **calls[-1]}]}
                     if chat.stream:
-                        await answer.chunk(head, delta)
+                        await answer.chunk(head, delta, logprobs)
                 if isinstance(piece, Finished):
                     end = replace(piece, finish_reason="tool_calls") if calls else piece
         if chat.stream:
@@ -213,7 +236,7 @@ class ChatApp:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
-        choice = {"index": 0, "message": message, "logprobs": None}
+        choice = {"index": 0, "message": message, "logprobs": _logprobs(told)}
         choice["finish_reason"] = end.finish_reason
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
         await answer.send(whole)
@@ -271,10 +294,15 @@ class Response:
             await self._send({"type": "http.response.body", "body": part, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def chunk(self, head: dict[str, Any], delta: dict[str, Any]) -> None:
+    async def chunk(
+        self,
+        head: dict[str, Any],
+        delta: dict[str, Any],
+        logprobs: Sequence[dict[str, Any]] = (),
+    ) -> None:
         """Send more of a stream."""
         first = [] if self._begun else [_chunk(head, {"role": "assistant", "content": ""})]
-        await self._events(*first, _chunk(head, delta))
+        await self._events(*first, _chunk(head, delta, logprobs=logprobs))
 
     async def end(self, head: dict[str, Any], end: Finished, with_usage: bool) -> None:
         """End a stream."""
@@ -298,9 +326,16 @@ class Response:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 
+def _logprobs(told: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    return {"content": told, "refusal": None} if told else None
+
+
 def _chunk(
-    head: dict[str, Any], delta: dict[str, Any] | None = None, finish: str | None = None
+    head: dict[str, Any],
+    delta: dict[str, Any] | None = None,
+    finish: str | None = None,
+    logprobs: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    choice = {"index": 0, "delta": delta, "logprobs": _logprobs(logprobs), "finish_reason": finish}
     choices = [] if delta is None else [choice]
     return {**head, "object": "chat.completion.chunk", "choices": choices}

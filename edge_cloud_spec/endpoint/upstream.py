@@ -58,16 +58,19 @@ class Upstream:
         if not secure and not is_loopback(f"[{host}]:0"):
             raise UserError(f"{host} is another machine: give --upstream https://...")
         self._address, self._host = (host, port or (443 if secure else 80)), parts.netloc
-        self._path = f"{parts.path.rstrip('/')}/chat/completions"
+        self._path = parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if secure else None
         self._token = token
         self._under_way = 0
 
     @asynccontextmanager
-    async def ask(self, body: bytes, authorization: bytes) -> AsyncIterator[UpstreamReply]:
-        """The reply to a chat request; ApiError: there is none. To leave ends the request.
+    async def ask(
+        self, path: str, body: bytes, authorization: bytes
+    ) -> AsyncIterator[UpstreamReply]:
+        """The reply to a request; ApiError: there is none. To leave ends the request.
 
-        authorization: the client's own, shown where there is no token.
+        path: behind that of the URL. authorization: the client's own, shown where there is no
+        token.
         """
         if self._under_way >= MOST_AT_ONCE:
             text = f"{MOST_AT_ONCE} requests are passed through already: try again"
@@ -78,7 +81,7 @@ class Upstream:
             try:
                 connecting = asyncio.open_connection(*self._address, ssl=self._tls)
                 _, writer = link = await asyncio.wait_for(connecting, UPSTREAM_CONNECT_S)
-                reply = await self._reply(*link, body, authorization)
+                reply = await self._reply(*link, path, body, authorization)
             except asyncio.TimeoutError:
                 raise self._lost(
                     f"does not accept a connection in {UPSTREAM_CONNECT_S:g} s"
@@ -95,6 +98,7 @@ class Upstream:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        path: str,
         body: bytes,
         authorization: bytes,
     ) -> UpstreamReply:
@@ -108,7 +112,7 @@ class Upstream:
             (b"connection", b"close"),
             *([(b"authorization", shown)] if shown else []),
         ]
-        request = h11.Request(method="POST", target=self._path, headers=headers)
+        request = h11.Request(method="POST", target=self._path + path, headers=headers)
         for event in (request, h11.Data(body), h11.EndOfMessage()):
             writer.write(http.send(event) or b"")
         await writer.drain()

@@ -244,6 +244,7 @@ def _write_open(opening: Open) -> pb.Open:
         candidates=opening.request.candidates,
         whole=opening.request.whole,
         continues=opening.request.continues,
+        log_probs=opening.log_probs,
     )
 
 
@@ -278,6 +279,7 @@ def _read_open(opening: pb.Open) -> Open:
         generation=_read_generation(opening.generate) if opening.HasField("generate") else None,
         lookup=opening.lookup,
         after=opening.after,
+        log_probs=opening.log_probs,
     )
 
 
@@ -323,7 +325,7 @@ def _write_draft(message: DraftMessage) -> pb.Draft:
         parents=draft.parents,
         rows=_write_rows(draft.rows) if draft.rows else None,
         round=message.round,
-        values=np.array(draft.values, "<f4").tobytes() if draft.values else b"",
+        values=_write_floats(draft.values or ()),
         resampled=message.resampled,
         open_at=message.open_at,
         reply_timeout_ms=round(1e3 * min(max(0.0, message.reply_timeout_s), 4e6)),  # a uint32
@@ -337,13 +339,11 @@ def _read_draft(base: PrefixDigest, message: pb.Draft) -> DraftMessage:
     size = max(len(message.tokens), len(message.parents), len(message.values) // 4)
     if size > MAX_NODES:
         raise WireError(f"a draft has at most {MAX_NODES} tokens, not {size}")
-    if len(message.values) % 4:
-        raise WireError("the tokens' probabilities are not whole float32 numbers")
     draft = Draft(
         tuple(message.tokens),
         tuple(message.parents) or None,
         _read_rows(message.rows) if message.HasField("rows") else None,
-        tuple(np.frombuffer(message.values, "<f4").tolist()) or None,
+        _read_floats(message.values) or None,
         message.looked_up,
     )
     return DraftMessage(
@@ -376,12 +376,16 @@ def _write_verdict(verdict: Verdict) -> pb.Verdict:
         residual=None if verdict.residual is None else _write_residual(verdict.residual),
         leads_to=verdict.leads_to,
         alone=verdict.generated,
+        log_probs=_write_floats(verdict.log_probs),
     )
 
 
 def _read_verdict(head: Head, verdict: pb.Verdict) -> Verdict:
     if len(verdict.tokens) > MAX_NODES:
         raise WireError("a verdict that accepts more than a draft holds")
+    log_probs = _read_floats(verdict.log_probs)
+    if not all(each <= 0 for each in log_probs):
+        raise WireError("a probability that is not from 0 to 1")
     return Verdict(
         head.base,
         _read_path(head, verdict),
@@ -395,6 +399,7 @@ def _read_verdict(head: Head, verdict: pb.Verdict) -> Verdict:
         _read_residual(verdict.residual) if verdict.HasField("residual") else None,
         verdict.leads_to,
         verdict.alone,
+        log_probs,
     )
 
 
@@ -414,6 +419,16 @@ def _read_path(head: Head, message: pb.Verdict | pb.Prediction) -> tuple[int, ..
     if len(path) != head.accepted:
         raise WireError(f"a path of {len(path)} nodes whose head says {head.accepted}")
     return path
+
+
+def _write_floats(numbers: Sequence[float]) -> bytes:
+    return np.array(numbers, "<f4").tobytes() if numbers else b""
+
+
+def _read_floats(data: bytes) -> tuple[float, ...]:
+    if len(data) % 4:
+        raise WireError("probabilities are not whole float32 numbers")
+    return tuple(np.frombuffer(data, "<f4").tolist())
 
 
 def _microseconds(seconds: float) -> int:

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "nonce", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "verified", "preset", "generate", "lookup", "messages", "after", "candidates", "whole", "continues")
+    __slots__ = ("protocol", "nonce", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "verified", "preset", "generate", "lookup", "messages", "after", "candidates", "whole", "continues", "log_probs")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Open(_message.Message):
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: int
     policy: Policy
@@ -57,7 +58,8 @@ class Open(_message.Message):
     candidates: _containers.RepeatedScalarFieldContainer[str]
     whole: bool
     continues: bool
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., verified: _Optional[_Iterable[int]] = ..., preset: _Optional[str] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., after: _Optional[bytes] = ..., candidates: _Optional[_Iterable[str]] = ..., whole: bool = ..., continues: bool = ...) -> None: ...
+    log_probs: str
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., verified: _Optional[_Iterable[int]] = ..., preset: _Optional[str] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., after: _Optional[bytes] = ..., candidates: _Optional[_Iterable[str]] = ..., whole: bool = ..., continues: bool = ..., log_probs: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("role", "parts")
@@ -174,7 +176,7 @@ class Opened(_message.Message):
     def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., protocol: _Optional[int] = ..., verified: _Optional[int] = ..., keeps: bool = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("path", "token", "tokens", "queue_us", "drafted", "draft_us", "residual", "leads_to", "alone")
+    __slots__ = ("path", "token", "tokens", "queue_us", "drafted", "draft_us", "residual", "leads_to", "alone", "log_probs")
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +186,7 @@ class Verdict(_message.Message):
     RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     LEADS_TO_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     path: _containers.RepeatedScalarFieldContainer[int]
     token: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -193,7 +196,8 @@ class Verdict(_message.Message):
     residual: Residual
     leads_to: int
     alone: bool
-    def __init__(self, path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., queue_us: _Optional[int] = ..., drafted: _Optional[int] = ..., draft_us: _Optional[int] = ..., residual: _Optional[_Union[Residual, _Mapping]] = ..., leads_to: _Optional[int] = ..., alone: bool = ...) -> None: ...
+    log_probs: bytes
+    def __init__(self, path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., queue_us: _Optional[int] = ..., drafted: _Optional[int] = ..., draft_us: _Optional[int] = ..., residual: _Optional[_Union[Residual, _Mapping]] = ..., leads_to: _Optional[int] = ..., alone: bool = ..., log_probs: _Optional[bytes] = ...) -> None: ...
 
 class Residual(_message.Message):
     __slots__ = ("top", "tail_mass", "tail")

@@ -46,7 +46,7 @@ class Open:
     ``generation``: the cloud generates at once, as after a ``Generate``. ``lookup``: it may draft
     what was said before, by itself and as further branches of the robot's drafts. ``request`` lacks
     its first messages where ``after`` names them by their digest, and bytes of pictures that the
-    cloud has.
+    cloud has. ``log_probs``: of what verdicts tell them, one of ``LOG_PROBS``.
     """
 
     nonce: int
@@ -72,6 +72,7 @@ class Open:
     generation: Generation | None = None
     lookup: bool = False
     after: bytes = b""
+    log_probs: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -160,6 +161,11 @@ END, LENGTH, CUT = "end", "length", "cut"
 ABORTED, TIMEOUT, FAILED = "aborted", "timeout", "failed"
 COMPLETE = (END, LENGTH)
 
+# What verdicts tell the natural logarithm of the target's probability of: nothing, the tokens that
+# they add, or each candidate of the request, in the first verdict. P is the softmax of the raw
+# logits over the common vocabulary: of temperature 1, before penalties, grammar, top-k and top-p.
+LOG_PROBS = NONE, ANSWER, CANDIDATES = "", "answer", "candidates"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -171,6 +177,7 @@ class Verdict:
     ``finish``: "end", "length" or empty. ``leads_to``: ``PrefixDigest.short`` of the prefix after
     the verdict; a robot that computes another drops the verdict. ``generated``: no robot awaits
     this verdict. Times in seconds; ``draft_s`` is the time of the cloud's own draft model.
+    ``log_probs``: as ``Open`` asks for them (``LOG_PROBS``), float32.
     """
 
     base: PrefixDigest
@@ -185,6 +192,7 @@ class Verdict:
     residual: Residual | None = None
     leads_to: int = 0
     generated: bool = False
+    log_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,6 +229,7 @@ class Code(str, Enum):
     OVERLOADED = "overloaded"  # there is no room now
     UNKNOWN_MESSAGES = "unknown_messages"  # the robot sends its whole request then
     UNKNOWN_SESSION = "unknown_session"  # the robot opens another then
+    UNSUPPORTED = "unsupported"  # this target cannot do what is asked, and another's may
     # By the robot's link
     BAD_REDIRECT = "bad_redirect"
     BRIDGE = "bridge"

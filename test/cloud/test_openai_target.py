@@ -53,6 +53,7 @@ from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.wire.messages import LOG_PROBS
 from edge_cloud_spec_lab.bench.requests import sample_questions, sample_requests
 from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 
@@ -468,6 +469,17 @@ def test_what_a_server_without_drafts_cannot_do_is_refused_with_what_would(
     settings = DecodeSettings(load_preset(preset), rule, policy)
     with Robot(there.cloud.address, drafter) as robot:
         refused(robot.decode(settings=settings), complaint, "bad_request")
+    assert there.robot.words(there.decode()) == ANSWER
+
+
+@pytest.mark.parametrize("asked", LOG_PROBS[1:])
+def test_log_probabilities_are_refused_by_a_code_and_a_sentence(
+    faulty: tuple[ApiPeer, SimpleNamespace], asked: str
+) -> None:
+    peer, there = faulty
+    peer.answers = lambda body: answer()
+    settings = DecodeSettings(load_preset("cloud_ar"), log_probs=asked)
+    refused(there.decode(settings=settings), "tells no log probabilities: take", "unsupported")
     assert there.robot.words(there.decode()) == ANSWER
 
 

@@ -29,6 +29,7 @@ from helpers.cloud.vllm_peer import VllmPeer
 from helpers.requests import ANY_FORM
 from helpers.suites import rows
 
+from edge_cloud_spec.cloud.model_thread.model_runner import Unsupported
 from edge_cloud_spec.cloud.model_thread.target_session import NotArrived
 from edge_cloud_spec.cloud.session.events import DuePass
 from edge_cloud_spec.decoding.draft import Draft
@@ -484,6 +485,8 @@ def test_a_server_without_our_logits_processor_is_found_out(speculates: bool) ->
         remedy = "as it speculates by itself" if speculates else "vllm_plugin:Coupled"
         with pytest.raises(UserError, match=remedy):
             models.check(opening)
+        with pytest.raises(Unsupported, match="on vLLM, which tells no log probabilities"):
+            models.check(replace(opening, log_probs="answer"))
         with pytest.raises(UserError, match="take rule greedy or coupled"):
             models.check(opening_of(sample_requests(0, 1)[0], rule="rejection", policy=POLICY))
 

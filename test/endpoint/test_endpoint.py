@@ -21,7 +21,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from fuzz import Broken
 from fuzz.endpoint import Echo, ask
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
@@ -37,9 +39,11 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.endpoint import listener, server
 from edge_cloud_spec.endpoint.chat import read_chat
+from edge_cloud_spec.endpoint.decisions import Chances, read_decisions
 from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
-from edge_cloud_spec.endpoint.server import CHAT, MODELS, MOST_BODY_BYTES
+from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, MODELS, MOST_BODY_BYTES
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.load_check import generation_inputs
 from edge_cloud_spec.request import Message, Picture, Request
 from edge_cloud_spec_lab.bench.reference import generate, load_reference
 
@@ -132,6 +136,32 @@ def test_an_answer_is_what_generate_says_whole_and_streamed(
     assert events[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
 
 
+@pytest.mark.parametrize("rule", POLICIES)
+def test_logprobs_are_of_the_answers_tokens_whole_and_streamed(served: Served, rule: str) -> None:
+    options, policy = POLICIES[rule]
+    body = asked(shown(jpeg(1)), "find the blue box", logprobs=True, **options)
+    status, _, whole = served.endpoint.post(body)
+    told = whole["choices"][0]["logprobs"]["content"]
+    message = Message("user", (Picture.of(jpeg(1)), "find the blue box"))
+    own = served.own(policy, message)
+    assert "".join(each["token"] for each in told) == text_of((status, {}, whole)) == own
+    assert b"".join(bytes(each["bytes"]) for each in told).decode() == own
+    prompt = served.target.prompt(Request((message,)), served.spec)
+    tokens = served.target.tokenizer(own)["input_ids"]
+    grown = replace(prompt, input_ids=np.array([*prompt.input_ids, *tokens]))
+    inputs = generation_inputs(served.reference, grown)
+    with torch.inference_mode():
+        rows = served.reference(**inputs).logits[0, -1 - len(tokens) :].double().log_softmax(-1)
+    judged = [float(rows[at, token]) for at, token in enumerate(tokens)]
+    assert [each["logprob"] for each in told] == pytest.approx(judged, abs=1e-4)
+    events = events_of(served.endpoint.post(body | {"stream": True})[2])
+    chunks = [choice["logprobs"] for event in events[:-1] for choice in event["choices"]]
+    parts = [each for chunk in chunks if chunk for each in chunk["content"]]
+    assert [each["token"] for each in parts] == [each["token"] for each in told]
+    assert [each["logprob"] for each in parts] == pytest.approx(judged, abs=1e-4)
+    assert streamed(events) == own
+
+
 def test_a_schema_is_kept_to_by_the_targets_own_answer(served: Served) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["left", "right"]}}}
     schema |= {"required": ["a"], "additionalProperties": False}
@@ -198,8 +228,10 @@ def test_the_openai_package_is_a_client_as_it_is(served: Served) -> None:
     side = pydantic.create_model("Side", side=(bool, ...))
     parsed = client.chat.completions.parse(**asks, response_format=side).choices[0].message.parsed
     assert parsed.side in (True, False)
-    with pytest.raises(openai.BadRequestError, match="logprobs is not supported"):
-        client.chat.completions.create(**asks, logprobs=True)
+    told = client.chat.completions.create(**asks, logprobs=True).choices[0].logprobs
+    assert "".join(each.token for each in told.content) == own
+    with pytest.raises(openai.BadRequestError, match="top_logprobs is not supported"):
+        client.chat.completions.create(**asks, logprobs=True, top_logprobs=2)
     with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-5' here"):
         client.chat.completions.create(**(asks | {"model": "gpt-5"}))
 
@@ -368,6 +400,70 @@ def test_a_client_that_goes_away_ends_its_decode_and_leaves_the_queue(slow: Slow
     assert slow.ends == ["length", "aborted", "length"], "nobody decoded for who was gone"
 
 
+QUESTIONS = {
+    "model": MODEL,
+    "input": "hello",
+    "questions": [
+        {"type": "predicate", "instructions": f"{number} boxes are red"} for number in range(3)
+    ],
+}
+
+
+def test_a_decision_is_the_same_after_a_cut_and_a_lost_link_is_a_sentence(slow: Slow) -> None:
+    slow.decoder.settings = replace(slow.decoder.settings, reply_timeout=1.0)
+    status, _, whole = slow.endpoint.post(QUESTIONS, DECISIONS)
+    assert status == 200 and slow.ends == ["length"] * 3
+    with slow.delayed(), ThreadPoolExecutor(1) as pool:
+        asked_again = pool.submit(slow.endpoint.post, QUESTIONS, DECISIONS)
+        until(lambda: len(slow.ends) == 4)  # the second question is under way
+        slow.link.cut()
+        answer = asked_again.result()[2]
+        assert answer == whole
+        slow.link.set_out(True)
+        status, _, refused = slow.endpoint.post(QUESTIONS, DECISIONS)
+        slow.link.set_out(False)
+    assert status == 503 and len(refused["error"]["message"]) > 20
+    assert slow.ends[3:] == ["length"] * 3 + ["timeout"], "no further question is asked"
+
+
+def test_out_of_reach_the_robots_model_decides_where_that_is_chosen_and_says_so(
+    slow: Slow,
+) -> None:
+    slow.decoder.settings = replace(slow.decoder.settings, reply_timeout=0.3)
+    with RunningEndpoint(slow.decoder, when_lost="local") as endpoint:
+        _, headers, verified = endpoint.post(QUESTIONS, DECISIONS)
+        assert "x-unverified" not in headers
+        slow.link.set_out(True)
+        _, headers, alone = endpoint.post(QUESTIONS, DECISIONS)
+        slow.link.set_out(False)
+    assert headers["x-unverified"] == "true" and slow.ends == 3 * ["length"] + ["timeout"]
+    path = checkpoint("qwen3_vl", 2, 384)  # the drafter's, served as a target
+    target = load(path, threads=1)
+    asked_of = [
+        each.request for each in read_decisions(json.dumps(QUESTIONS).encode(), (MODEL,)).questions
+    ]
+    with (
+        Cloud(Worker(target, target.spec(TOKENS))) as cloud,
+        Decoder(cloud.address, str(path)) as own,
+    ):
+        told = [Chances.of(own.score(each, each.candidates)).probabilities[0] for each in asked_of]
+    assert [each["probability"] for each in alone["answers"]] == pytest.approx(told, abs=1e-5)
+    assert told != pytest.approx([each["probability"] for each in verified["answers"]], abs=1e-5)
+
+
+def test_a_client_that_goes_away_ends_its_questions(slow: Slow) -> None:
+    with slow.delayed():
+        connection = http.client.HTTPConnection("127.0.0.1", slow.endpoint.port)
+        many = QUESTIONS | {"questions": QUESTIONS["questions"] * 100}
+        connection.request("POST", DECISIONS, json.dumps(many), HEADERS)
+        until(lambda: slow.ends)
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        until(lambda: not slow.endpoint.decodes._turn.locked())
+    assert slow.ends[-1] == "aborted" and len(slow.ends) < 300
+    status, _, answer = slow.endpoint.post(QUESTIONS, DECISIONS)
+    assert status == 200 and len(answer["answers"]) == 3
+
+
 def test_requests_wait_in_a_row_and_more_are_told_when_to_come_again(slow: Slow) -> None:
     whole = text_of(slow.endpoint.post(HELLO))
     with slow.delayed(), ThreadPoolExecutor(3) as pool:
@@ -409,7 +505,7 @@ def test_mutated_requests_are_answered_or_refused_and_harm_nobody(
     with RunningEndpoint(slow.decoder, decodes=Echo) as endpoint:
         ask(endpoint, Random(1), 600, counts)
         assert counts["400"] > 300 and counts["200"] > 20
-        monkeypatch.setattr(server, "read_chat", lambda *_: {}["a mistake"])
+        monkeypatch.setitem(server.READERS, CHAT, lambda *_: {}["a mistake"])
         with pytest.raises(Broken, match="500"):
             ask(endpoint, Random(1), 600, counts)
 

@@ -17,15 +17,17 @@ from typing import Any
 
 import pytest
 from helpers.checkpoints import checkpoint
+from helpers.cloud.api_peer import ApiPeer
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, Proxy, until
+from helpers.cloud.served_answers import worker_of
 from helpers.endpoint import HEADERS, MODEL, RunningEndpoint, asked, said, shown
 
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.endpoint import upstream
-from edge_cloud_spec.endpoint.server import CHAT
+from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, SYSTEMONE
 from edge_cloud_spec.endpoint.upstream import Upstream
 from edge_cloud_spec.models.load import load
 
@@ -131,6 +133,35 @@ def test_what_is_not_decoded_here_is_passed_through_as_it_is(
     with RunningEndpoint(idle) as alone:
         assert alone.post(body)[0] in (400, 404)
     assert len(other.seen) == 1
+
+
+QUESTION = {"type": "predicate", "instructions": "it is red"}
+ASKED = {
+    DECISIONS: {"model": MODEL, "input": "hello", "questions": [QUESTION]},
+    SYSTEMONE: {"model": MODEL, "state": "hello", "questions": {"red": {"type": "noul"}}},
+    CHAT: asked("hello", logprobs=True),
+}
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_what_this_target_cannot_tell_is_asked_of_the_other_server_by_the_same_path(
+    other: Other, path: str
+) -> None:
+    body = ASKED[path]
+    with (
+        ApiPeer() as peer,
+        Cloud(worker_of("--target", f"openai:{peer.url}", "--model", "a-model")) as cloud,
+        Decoder(cloud.address, "bytes", preset="cloud_ar") as decoder,
+        RunningEndpoint(decoder, upstream=Upstream(other.url)) as endpoint,
+        RunningEndpoint(decoder) as alone,
+    ):
+        for request in (body, body | {"model": "another-model"}, body | {"unknown": 1}):
+            status, headers, answer = endpoint.post(request, path)
+            assert (status, headers["x-upstream"], answer) == (200, "true", json.loads(ANSWER))
+        status, _, refused = alone.post(body, path)
+    assert [asked for asked, _, _ in other.seen] == [path] * 3
+    assert status == 400 and refused["error"]["code"] == "unsupported"
+    assert "tells no log probabilities" in refused["error"]["message"]
 
 
 def test_a_mistake_is_not_passed_through(endpoint: RunningEndpoint, other: Other) -> None:

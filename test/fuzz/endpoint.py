@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from logging.handlers import BufferingHandler
 from pathlib import Path
@@ -29,25 +29,54 @@ from helpers.endpoint import HEADERS, MODEL, RunningEndpoint, asked, said, shown
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.endpoint.chat import ChatRequest
-from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
+from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece, Scores
 from edge_cloud_spec.endpoint.fields import FIELDS
-from edge_cloud_spec.endpoint.server import CHAT
+from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, SYSTEMONE
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.request import Request
 
 ECHO, TOKENS, REAL, RAW, PROBE = "echo", 2, 64, 50, 500
 SPARE_BYTES = 24 * 2**20  # that memory may grow by after two fifths of the requests
-STATUSES = {200, 400, 403, 404, 405, 413, 415}
+STATUSES = {200, 400, 403, 404, 405, 413, 415, 422}
 PROPER = asked("hello")
 _OPTIONS = {"temperature": 0.5, "seed": 7, "stop": ["a", "bc"], "max_tokens": 2, "stream": True}
 _CHAT = [said("be brief", role="system"), said("a"), said("b", role="assistant"), said("c")]
 _FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+_CHOICES = [{"value": "a", "description": "b"}, {"value": True}]
+_PICTURE = {"type": "input_image", "image_url": shown(jpeg(1, 8, 8))["image_url"]["url"]}
+_QUESTIONS = [
+    {"type": "predicate", "instructions": [{"type": "input_text", "text": "a"}]},
+    {"type": "choice", "name": "b", "instructions": "c", "choices": _CHOICES},
+    {"type": "score", "instructions": "d", "levels": [{"label": "a"}, {"label": "b"}]},
+]
+_MAP = {
+    "a": {"type": "choice", "instructions": "x", "criteria": {"b": {"c": 1}, "d": None}},
+    "e": {"type": "score", "criteria": ["f", "g"]},
+}
 SEEDS = tuple(
-    json.dumps(body).encode()
-    for body in (
-        PROPER,
-        asked("a", shown(jpeg(1, 8, 8)), shown(jpeg(2, 8, 8), detail="low")) | _OPTIONS,
-        {"model": MODEL, "messages": _CHAT, "response_format": _FORM},
-        asked("x", prediction={"type": "content", "content": "x"}, logit_bias={}, n=1, tools=[]),
+    (path, json.dumps(body).encode())
+    for path, body in (
+        (CHAT, PROPER),
+        (CHAT, asked("a", shown(jpeg(1, 8, 8)), shown(jpeg(2, 8, 8), detail="low")) | _OPTIONS),
+        (CHAT, {"model": MODEL, "messages": _CHAT, "response_format": _FORM}),
+        (CHAT, asked("x", prediction={"type": "content", "content": "x"}, n=1, tools=[])),
+        (
+            DECISIONS,
+            {
+                "model": MODEL,
+                "input": [{"role": "user", "content": [_PICTURE]}],
+                "questions": _QUESTIONS,
+            },
+        ),
+        (
+            SYSTEMONE,
+            {
+                "model": MODEL,
+                "state": {"x": ["<img>"]},
+                "questions": _MAP,
+                "assets": {"<img>": {"data_base64": _PICTURE["image_url"].partition(",")[2]}},
+            },
+        ),
     )
 )
 WORDS = tuple(
@@ -74,6 +103,12 @@ class Echo(Decodes):
             return
         async for piece in super().stream(chat):
             yield piece
+
+    async def score(self, requests: Sequence[Request]) -> Scores:
+        self.seen += 1
+        if self.seen % REAL:
+            return Scores([(-1.0,) * len(request.candidates) for request in requests])
+        return await super().score(requests)
 
 
 ODD = (None, True, -1, 0, 1, 2**64, 0.5, 1e300, "", "x", "\ud800", "<|im_end|>", [], {}, [3], ["x"])
@@ -135,15 +170,15 @@ def ask(endpoint: RunningEndpoint, random: Random, count: int, counts: Counter[s
     connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
     own, before = _probe(endpoint, ""), 0
     for number in range(count):
-        data = random.choice(SEEDS)
+        path, data = random.choice(SEEDS)
         if number % 3:
             data = mutated(random, data)
         else:
             data = json.dumps(odd(random, json.loads(data))).encode()
         if number % RAW == 0:
-            counts[_raw(endpoint, random, data)] += 1
+            counts[_raw(endpoint, random, path, data)] += 1
         else:
-            counts[_ask(connection, data)] += 1
+            counts[_ask(connection, path, data)] += 1
         if number % PROBE == 0:
             _probe(endpoint, own)
         if before == 0 and number >= 2 * count / 5:
@@ -154,10 +189,10 @@ def ask(endpoint: RunningEndpoint, random: Random, count: int, counts: Counter[s
         raise Broken(f"memory has grown by {counts['grown KiB']} KiB")
 
 
-def _ask(connection: http.client.HTTPConnection, data: bytes) -> str:
+def _ask(connection: http.client.HTTPConnection, path: str, data: bytes) -> str:
     """What a mutated body gets: an answer, or an error in the API's form."""
     try:
-        connection.request("POST", CHAT, data, HEADERS)
+        connection.request("POST", path, data, HEADERS)
         response = connection.getresponse()
         told = response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -169,9 +204,9 @@ def _ask(connection: http.client.HTTPConnection, data: bytes) -> str:
     return str(response.status)
 
 
-def _raw(endpoint: RunningEndpoint, random: Random, body: bytes) -> str:
+def _raw(endpoint: RunningEndpoint, random: Random, path: str, body: bytes) -> str:
     """A request whose head is mutated too; whatever it gets, it hangs nobody."""
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n"
     data = mutated(random, head.encode() + b"content-type: application/json\r\n\r\n") + body
     address = "127.0.0.1", endpoint.port
     with suppress(OSError), socket.create_connection(address, timeout=60) as client:

@@ -80,6 +80,24 @@ def test_a_row_that_holds_no_numbers_is_an_error_and_the_others_are_not(
     assert rows.token(1, policy, 0) >= 0
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("size", [100, 9000])
+def test_log_probabilities_are_of_the_raw_logits(kind: str, size: int) -> None:
+    own = LogitsProcessing(repetition_penalty=1.3)
+    processors = LogitsProcessors(size, ToyGrammar("some", size), own, range(0, size, 3))
+    logits = 9 * logits_of(3, size)
+    wrapped = logits if kind == "numpy" else torch.from_numpy(logits)
+    rows = target_rows(wrapped, adjustment_after(processors, (1,), Draft((3, 4))))
+    expected = torch.from_numpy(logits).double().log_softmax(-1).numpy()
+    for node, token in ((-1, 5), (0, 3), (1, size - 1), (0, 4)):
+        assert rows.log_prob(node, token) == pytest.approx(expected[node + 1, token], abs=1e-5)
+        assert rows.log_prob(node, token) <= 0
+    logits[2, 7] = np.nan
+    rows = target_rows(logits if kind == "numpy" else torch.from_numpy(logits))
+    with pytest.raises(ValueError, match="not a number"):
+        rows.log_prob(1, 3)
+
+
 def test_rejection_decides_as_over_numpys_rows() -> None:
     same = 0
     for seed in range(150):

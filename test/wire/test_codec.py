@@ -90,6 +90,7 @@ opens = st.builds(
     generation=st.none() | st.builds(Generation, st.booleans(), st.booleans()),
     lookup=st.booleans(),
     after=st.just(b"") | digest16,
+    log_probs=text,
 )
 float32s = st.floats(0, 1, width=32)
 
@@ -161,6 +162,8 @@ servers = st.one_of(
         micro,
         st.none() | residuals(),
         u32,
+        st.booleans(),
+        st.lists(st.floats(max_value=0, width=32), max_size=9).map(tuple),
     ),
     st.builds(
         Prediction,
@@ -297,6 +300,13 @@ def test_a_message_that_is_not_whole_or_too_long_is_refused(
     head = Head("draft" if isinstance(body, pb.Draft) else "open")
     with pytest.raises(ValueError, match=complaint):
         decode_client(read_client(client_bytes(head, body.SerializeToString())))
+
+
+@pytest.mark.parametrize("told", [b"12345", *np.array([[0.5], [np.nan]], "<f4")], ids=str)
+def test_a_verdict_tells_logarithms_of_probabilities_or_is_refused(told: object) -> None:
+    body = pb.Verdict(token=1, log_probs=bytes(told)).SerializeToString()  # type: ignore[call-overload]
+    with pytest.raises(WireError, match="probabilit"):
+        decode_server(read_server(server_bytes(Head("verdict"), body)))
 
 
 def test_no_cloud_makes_a_robot_wait_for_longer_than_the_longest_pause() -> None:

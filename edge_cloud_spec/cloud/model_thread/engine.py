@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+from ...candidates import candidates_of
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
 from ...lookup import Lookups
@@ -20,6 +21,7 @@ from ...models.prompt import check_request
 from ...wire.codec import decode_client
 from ...wire.frames import ClientFrame
 from ...wire.messages import (
+    CANDIDATES,
     PROTOCOL,
     Close,
     Code,
@@ -50,7 +52,7 @@ from ..session.session import SessionStatus, SessionTrigger
 from ..session.validation import check_verified
 from .limits import WorkerLimits
 from .message_store import MessageStore, UnknownMessages
-from .model_runner import ModelRunner
+from .model_runner import ModelRunner, Unsupported
 from .scheduler import Job, Scheduler
 from .sessions import HeldSession, RobotStream, Sessions
 from .target_session import NotArrived
@@ -242,6 +244,10 @@ class Engine:
             stream.send(Fault(Code.IN_USE, text))
             return
         processors = self._models.processors(opening, prompt)
+        candidates = None
+        if opening.log_probs == CANDIDATES:
+            tokens_of, most = self._models.text_tokens, self._limits.draft_tokens
+            candidates = candidates_of(request, tokens_of, spec.end_ids, spec.vocabulary, most)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
@@ -276,8 +282,9 @@ class Engine:
             draft_tokens=self._limits.draft_tokens,
             counters=self._counters,
             processors=processors,
-            lookup=self._lookups.of(credential, opening),
+            lookup=None if candidates else self._lookups.of(credential, opening),
             server_drafting=self._server_drafting,
+            candidates=candidates,
         )
         session.target, session.opened = target, self._clock()
         session.arrived = session.opened
@@ -402,6 +409,8 @@ def fault_of(error: Exception) -> Fault:
         return Fault(Code.OVERLOADED, text, NO_MEMORY_RETRY_S)
     if isinstance(error, UnknownMessages):
         return Fault(Code.UNKNOWN_MESSAGES, str(error))
+    if isinstance(error, Unsupported):
+        return Fault(Code.UNSUPPORTED, str(error))
     if isinstance(error, UserError | ValueError):
         text = str(error)
         more = " ..." if len(text) > MAX_FAULT_TEXT else ""

@@ -36,6 +36,19 @@ OnPredicted = Callable[[HeldSession, Predicted], None]
 NO_DRAFTER = "cloud_sd needs a drafter in the cloud; serve with --drafter"
 
 
+class Unsupported(UserError):
+    """The target cannot do what a request asks for; another verifier's may."""
+
+
+def refuse_log_probs(opening: Open, where: str) -> None:
+    """Raise Unsupported if a request asks for log probabilities; where: the target is."""
+    if opening.log_probs:
+        raise Unsupported(
+            f"this verifier's target is {where}, which tells no log probabilities: take a verifier "
+            "with a checkpoint (serve --target DIRECTORY)"
+        )
+
+
 class ModelRunner(ABC):
     """Runs a verifier's target, here or on another server, under one prompt specification.
 
@@ -137,7 +150,8 @@ class CachedTarget(TargetSession):
             return False
         if session is None:
             self._session = steps.session
-            self._session.extend(self._verified)
+            if self._verified:  # nodes that were scored with the prompt would go
+                self._session.extend(self._verified)
         return True
 
     def pin(self, pinned: bool) -> None:

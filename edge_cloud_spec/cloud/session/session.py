@@ -12,17 +12,20 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from ...candidates import Candidates
 from ...decoding.accept import accept
 from ...decoding.digest import PrefixDigest
-from ...decoding.draft import MAX_NODES, BadDraft
+from ...decoding.draft import MAX_NODES, BadDraft, Draft
 from ...decoding.processors import LogitsProcessors
 from ...decoding.random_source import RandomSource, SeededRandomSource
 from ...decoding.split import Split, largest, sparse_residual
+from ...decoding.target_rows import TargetRows
 from ...decoding.token_distribution import TokenDistribution
 from ...decoding.transitions import Transitions, follow_table
 from ...decoding.verified_answer import VerifiedAnswer
 from ...lookup import AnswerLookup
 from ...wire.messages import (
+    ANSWER,
     Close,
     Code,
     DraftMessage,
@@ -133,10 +136,11 @@ class CloudSession:
         processors: LogitsProcessors | None = None,
         lookup: AnswerLookup | None = None,
         server_drafting: ServerDrafting | None = None,
+        candidates: Candidates | None = None,
     ) -> None:
         """draft_tokens: the most tokens of a draft. counters: shared by all sessions. processors:
         of the target's logits. lookup: this answer's, if its robot asked for it. server_drafting:
-        None: no draft model."""
+        None: no draft model. candidates: what the answer may be, to be scored before it begins."""
         self.name, self.opening, self.base = name, opening, base
         self.processors = processors
         self.status = SessionStatus.WAITING
@@ -152,6 +156,7 @@ class CloudSession:
         self._drafts = DraftChoice(
             opening, self._answer, self._rules, self.counters, lookup, server_drafting, grammar
         )
+        self._candidates = candidates
         self._rejected: TokenDistribution | None = None  # P, while the robot resamples
         # How the server generates after each verdict, None: it does not.
         self._generation: Generation | None = None
@@ -312,6 +317,8 @@ class CloudSession:
         waiting = self._next_pushed(late=late)
         if waiting or self._generation is None:
             return waiting
+        if self._candidates is not None and not self._answer.tokens:
+            return self._score(DuePass(self._candidates.tree))
         due = self._drafts.by_server(self._generation)
         if isinstance(due, DuePass):
             return self._score(due)
@@ -391,7 +398,21 @@ class CloudSession:
             residual=residual_of(self._rejected, opening.split, position, self._random_source),
             leads_to=here.extend(accepted + last).short,
             generated=not due.awaited,
+            log_probs=self._log_probs(due.draft, scored.rows, path, token),
         )
+
+    def _log_probs(
+        self, draft: Draft, rows: TargetRows, path: tuple[int, ...], token: int | None
+    ) -> tuple[float, ...]:
+        """What a verdict tells of log probabilities."""
+        if self._candidates is not None and draft is self._candidates.tree:
+            return self._candidates.log_probs(rows)
+        if self.opening.log_probs != ANSWER:
+            return ()
+        settled = [(draft.parent(node), draft.tokens[node]) for node in path]
+        if token is not None:
+            settled.append((path[-1] if path else -1, token))
+        return tuple(rows.log_prob(node, token) for node, token in settled)
 
 
 _HANDLERS: dict[type, Callable[[CloudSession, Any], list[Effect]]] = {

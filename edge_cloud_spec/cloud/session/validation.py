@@ -10,7 +10,7 @@ from ...decoding.preset import PAYLOADS
 from ...decoding.split import MAX_RESIDUAL_TOKENS, RESIDUALS
 from ...decoding.verified_answer import VerifiedAnswer
 from ...errors import UserError
-from ...wire.messages import PROTOCOL, DraftMessage, Open, versions_differ
+from ...wire.messages import LOG_PROBS, PROTOCOL, DraftMessage, Open, versions_differ
 
 
 def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
@@ -20,6 +20,11 @@ def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
         raise UserError(versions_differ(opening.protocol, PROTOCOL))
     check_rule(opening.rule, opening.policy.temperature)
     _check_payload(opening)
+    if opening.log_probs not in LOG_PROBS or (opening.log_probs and opening.split):
+        raise UserError(
+            f"log probabilities are told of {', '.join(LOG_PROBS[1:])}, and not where the robot "
+            "resamples"
+        )
     if opening.tokenizer_digest and opening.tokenizer_digest != tokenizer_digest:
         raise UserError(
             "the robot's drafter and the cloud's target have different tokenizers; use "

@@ -104,6 +104,17 @@ class TensorRows:
         with torch.inference_mode():
             return TensorRow(torch.softmax((row - top) * (1 / policy.temperature), -1))
 
+    def log_prob(self, node: int, token: int) -> float:
+        """The log probability of a token after this node, by the raw logits."""
+        check_top(np.array(self._tops[0][node + 1]))
+        return float(self._logits[node + 1, token]) - self._totals[node + 1]
+
+    @cached_property
+    def _totals(self) -> list[float]:
+        """log sum exp of each row."""
+        with torch.inference_mode():
+            return torch.logsumexp(self._logits, -1).tolist()
+
     def _row(self, node: int) -> tuple[Tensor, float, int]:
         """The logits after a node, the largest, and its first index."""
         if self._adjusted is None:
