@@ -22,6 +22,7 @@ from ..request import (
     MOST_CANDIDATES,
     MOST_MESSAGES,
     MOST_PARTS,
+    MOST_TEXT,
     SYSTEM,
     USER,
     Message,
@@ -298,6 +299,8 @@ def read_systemone(data: bytes, models: Sequence[str]) -> Decisions:
 def _systemone(body: Mapping[str, Any], models: Sequence[str]) -> Decisions:
     _check_fields(body, ("model", "state", "questions", "assets"))
     model, state = check_model(body, models), _content(body.get("state"), "state")
+    if len(state) > MOST_TEXT:  # each question repeats it
+        raise ApiError(f"state has at most {MOST_TEXT} characters", "state")
     assets = {
         text_of(name, "assets"): _asset(given, f"assets[{name!r:.80}]")
         for name, given in object_of(body.get("assets", {}), "assets").items()

@@ -168,6 +168,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     (decisions(listed("noul")), "must be predicate, choice, score", "questions[0]"),
     (systemone(stop=1), "'stop' is unknown here", "stop"),
     (systemone(state=3), "state must be a text", "state"),
+    (systemone(state="x" * 2**18 + "x"), "at most 262144 characters", "state"),
     (systemone(questions={}), "questions must be 1 to 64", "questions"),
     (systemone(questions={"q": {"type": "predicate"}}), "must be of type noul", "questions"),
     (

@@ -53,6 +53,7 @@ ODD_OPEN: dict[str, tuple[Any, ...]] = {
     "generate.speculative": (True,),
     "lookup": (True,),
     "after": DIGESTS,
+    "log_probs": ("answer", "candidates", "all"),
 }
 ODD_MESSAGE: dict[str, tuple[Any, ...]] = {"role": (*TEXTS, "system", "user", "assistant")}
 ODD_PART: dict[str, tuple[Any, ...]] = {
@@ -95,6 +96,7 @@ def odd_open(random: Random, opening: Open) -> bytes:
             message.messages.extend([said] * random.choice((1, 3, 65, 1000)))
         case 3:
             message.candidates.extend([random.choice(TEXTS)] * random.choice((1, 3, 65, 1000)))
+            message.log_probs = random.choice(("", "candidates"))
         case 4:
             change(random, said, ODD_MESSAGE)
         case 5 if said.parts:
