@@ -1,0 +1,171 @@
+"""The tools, as an MCP server offers them, and its HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.transport_security import TransportSecuritySettings
+
+from .. import __version__
+from ..endpoint.listener import make_server
+from ..errors import UserError
+from ..instruction import check_instruction, is_stop
+from ..nav.status import NavigatorStatus
+from .describer import Describer
+from .robot import LOOK_S, NO_ROBOT, Robot
+
+GONE = "edge_cloud_spec.gone"  # in the scope of an HTTP request: whether its client is gone
+ABOUT = (
+    "A robot that follows an instruction by itself, one at a time: a new one takes the place of "
+    "the one that is followed. Stop works at any time. A person alone releases an emergency stop."
+)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGI = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class MissionEnd:
+    """How an instruction ended.
+
+    outcome: found, not_found, blocked, given_up, cancelled (by a stop, or another instruction) or
+    failed. message: why. decisions: how many were made.
+    """
+
+    outcome: str
+    message: str
+    decisions: int
+
+
+@dataclass(frozen=True)
+class RobotStatus:
+    """What the robot says of itself; ``unknown`` where it says nothing.
+
+    state: idle, ready (for the next decision), moving or stopped; code, why: the reason; action:
+    the last one. mission, instruction, trouble: what is followed, or how it ended. link: to the
+    cloud, cloud (good), degraded or lost.
+    """
+
+    state: str
+    code: str
+    why: str
+    action: str
+    mission: str
+    instruction: str
+    trouble: str
+    link: str
+    link_why: str
+
+
+def make_tools(robot: Robot, describer: Describer) -> MCPServer[None]:
+    """The MCP server of this robot's tools."""
+    server: MCPServer[None] = MCPServer(
+        "edge-cloud-spec", instructions=ABOUT, version=__version__, log_level="WARNING"
+    )
+
+    @server.tool()
+    async def follow_instruction(instruction: str, context: Context[None, Any]) -> MissionEnd:
+        """Have the robot find or go to what the instruction names ("find the red chair"), until it
+        is found, or cannot be. Progress says what it decides. To cancel the call stops the robot.
+        """
+        with _told():
+            if is_stop(instruction):
+                return MissionEnd("cancelled", _stopped(await robot.stop()), 0)
+            instruction = check_instruction(instruction)
+            step = 0
+
+            async def on_feedback(feedback: Any) -> None:
+                nonlocal step
+                step += 1
+                said = f"{feedback.state}, {feedback.decisions} decisions: {feedback.words}"
+                await context.report_progress(step, None, said)
+
+            scope = getattr(context.request_context.request, "scope", {})
+            end = await robot.follow(instruction, on_feedback, lambda: not scope.get(GONE))
+            return MissionEnd(end.outcome, end.message, end.decisions)
+
+    @server.tool()
+    async def stop() -> str:
+        """Stop the robot, whatever it does. An error says that the stop was not confirmed."""
+        with _told():
+            return _stopped(await robot.stop())
+
+    @server.tool()
+    async def status() -> RobotStatus:
+        """What the robot does, why it does not move, what it follows, and its link to the cloud."""
+        with _told():
+            if not await robot.find():
+                raise UserError(NO_ROBOT)
+            now, goal, link = robot.navigator, robot.goal, robot.link
+            assert now is not None
+            return RobotStatus(
+                now.state,
+                now.code.name,
+                now.detail,
+                robot.action,
+                goal.state if goal else "unknown",
+                goal.instruction if goal else "",
+                goal.detail if goal else "",
+                str(link.quality) if link else "unknown",
+                link.reason if link else "",
+            )
+
+    @server.tool()
+    async def describe(question: str = "What do you see?") -> str:
+        """What the robot's camera sees now, or the answer to a question about it."""
+        with _told():
+            return await describer.ask(question, await robot.look())
+
+    return server
+
+
+async def serve_http(server: MCPServer[None], listening: socket.socket) -> None:
+    """Serve on this socket until a signal."""
+    port = listening.getsockname()[1]
+    # A web page could have a browser ask under a name of its own; and only browsers tell an origin.
+    hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    checked = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[])
+    http = make_server(_Watched(server.streamable_http_app(transport_security=checked)), None)
+    async with server.session_manager.run():
+        serving = asyncio.ensure_future(http.serve([listening]))
+        while not (http.should_exit or serving.done()):
+            await asyncio.sleep(LOOK_S)
+
+
+class _Watched:
+    """An ASGI application whose requests say in their scope once their client is gone: the
+    protocol's older versions go on then."""
+
+    def __init__(self, app: ASGI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        async def watched() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                scope[GONE] = True
+            return message
+
+        await self._app(scope, watched, send)
+
+
+def _stopped(status: NavigatorStatus) -> str:
+    return f"stopped: the navigator confirms it ({status.detail})"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What a person is told, an agent is."""
+    try:
+        yield
+    except UserError as error:
+        raise ToolError(str(error)) from None
