@@ -21,7 +21,7 @@ from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 
 from ..edge.link.state import LinkReport
 from ..errors import UserError
-from ..nav.status import GoalStatus, NavigatorStatus
+from ..nav.status import FOLLOWING, GoalStatus, NavigatorStatus
 from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
 from ..nodes.instruction_server import ACTION_NAME
 from ..nodes.runtime.node_thread import NodeThread
@@ -210,17 +210,23 @@ class Robot:
 
         def is_confirmed() -> bool:
             now = self.navigator
-            new = before is not None and now is not None and now.stops != before.stops
-            return new and now is not None and now.state == "stopped"
+            is_new = now is not None and before is not None and now.stops != before.stops
+            return is_new and now is not None and now.state == "stopped"
 
+        def is_obeyed() -> bool:  # also by the drafter, which may not have been discovered before
+            goal = self.goal
+            return is_confirmed() and goal is not None and goal.state != FOLLOWING
+
+        on_its_way = True
         while time.monotonic() < end:
-            # What is still on its way to the instruction server would end a stop that came first.
+            # What is on its way to the instruction server would end a stop that came before it.
             on_its_way = not all(goal.is_over for goal in self._goals)
             before = self.navigator
             self._instruction.publish(String(data="stop"))
-            if await _until(is_confirmed, REPEAT_S) and not on_its_way:
-                assert self.navigator is not None
-                return self.navigator
+            if await _until(is_obeyed, REPEAT_S) and not on_its_way:
+                break
+        if is_confirmed() and not on_its_way and self.navigator is not None:
+            return self.navigator
         if not self.has_navigator:
             raise UserError(f"NOT CONFIRMED: stop was published, but {NO_ROBOT}")
         raise UserError(
