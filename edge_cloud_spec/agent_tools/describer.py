@@ -12,7 +12,7 @@ import httpx2
 from ..errors import UserError, one_line
 from ..wire.channel import is_loopback
 
-ANSWER_S = 120.0  # within which the API answers
+DESCRIBED_S = 120.0  # within which the API answers
 MOST_TOKENS = 256
 
 
@@ -41,7 +41,7 @@ class Describer:
         try:
             # No proxy of the environment: it would see the picture.
             async with httpx2.AsyncClient(
-                headers=headers, timeout=ANSWER_S, trust_env=False
+                headers=headers, timeout=DESCRIBED_S, trust_env=False
             ) as client:
                 models = await self._answer(client, "GET", "/models")
                 asked = {"model": models["data"][0]["id"], "messages": [message]}

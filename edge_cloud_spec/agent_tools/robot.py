@@ -30,7 +30,10 @@ from ..nodes.runtime.transport import udp_alone
 
 LOOK_S = 0.02  # between two looks at what has come
 FIND_S = 5.0  # within which the graph is discovered
-STOP_S, REPEAT_S = 5.0, 0.25  # within which a stop is confirmed, and between two stops until then
+STOP_S, STOP_AGAIN_S = (
+    5.0,
+    0.25,
+)  # within which a stop is confirmed, and between two stops until then
 TAKE_BACK_S = 2.0  # within which the instruction server answers a cancel
 PICTURE_S = 3.0  # within which a camera sends a picture
 NO_ROBOT = (
@@ -223,7 +226,7 @@ class Robot:
             on_its_way = not all(goal.is_over for goal in self._goals)
             before = self.navigator
             self._instruction.publish(String(data="stop"))
-            if await _until(is_obeyed, REPEAT_S) and not on_its_way:
+            if await _until(is_obeyed, STOP_AGAIN_S) and not on_its_way:
                 break
         if is_confirmed() and not on_its_way and self.navigator is not None:
             return self.navigator

@@ -17,12 +17,12 @@ from .. import __version__
 from ..endpoint.listener import make_server
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop
-from ..nav.status import NavigatorStatus
+from ..nav.status import UNKNOWN, GoalStatus, NavigatorStatus
 from .describer import Describer
 from .robot import LOOK_S, NO_ROBOT, Robot
 
 GONE = "edge_cloud_spec.gone"  # in the scope of an HTTP request: whether its client is gone
-ABOUT = (
+FOR_AGENTS = (
     "A robot that follows an instruction by itself, one at a time: a new one takes the place of "
     "the one that is followed. Stop works at any time. A person alone releases an emergency stop."
 )
@@ -46,30 +46,10 @@ class MissionEnd:
     decisions: int
 
 
-@dataclass(frozen=True)
-class RobotStatus:
-    """What the robot says of itself; ``unknown`` where it says nothing.
-
-    state: idle, ready (for the next decision), moving or stopped; code, why: the reason; action:
-    the last one. mission, instruction, trouble: what is followed, or how it ended. link: to the
-    cloud, cloud (good), degraded or lost.
-    """
-
-    state: str
-    code: str
-    why: str
-    action: str
-    mission: str
-    instruction: str
-    trouble: str
-    link: str
-    link_why: str
-
-
 def make_tools(robot: Robot, describer: Describer) -> MCPServer[None]:
     """The MCP server of this robot's tools."""
     server: MCPServer[None] = MCPServer(
-        "edge-cloud-spec", instructions=ABOUT, version=__version__, log_level="WARNING"
+        "edge-cloud-spec", instructions=FOR_AGENTS, version=__version__, log_level="WARNING"
     )
 
     @server.tool()
@@ -100,24 +80,20 @@ def make_tools(robot: Robot, describer: Describer) -> MCPServer[None]:
             return _stopped(await robot.stop())
 
     @server.tool()
-    async def status() -> RobotStatus:
-        """What the robot does, why it does not move, what it follows, and its link to the cloud."""
+    async def status() -> dict[str, str]:
+        """What the robot does and why: state (idle, ready for its next decision, moving, stopped),
+        code and why; its last action; mission (following, or how it ended), instruction and
+        trouble; link to the cloud (cloud is good, degraded, lost)."""
         with _told():
             if not await robot.find():
                 raise UserError(NO_ROBOT)
-            now, goal, link = robot.navigator, robot.goal, robot.link
+            now, goal, link = robot.navigator, robot.goal or GoalStatus(UNKNOWN), robot.link
             assert now is not None
-            return RobotStatus(
-                now.state,
-                now.code.name,
-                now.detail,
-                robot.action,
-                goal.state if goal else "unknown",
-                goal.instruction if goal else "",
-                goal.detail if goal else "",
-                str(link.quality) if link else "unknown",
-                link.reason if link else "",
-            )
+            does = {"state": now.state, "code": now.code.name, "why": now.detail}
+            does |= {"last_action": robot.action, "mission": goal.state}
+            does |= {"instruction": goal.instruction, "trouble": goal.detail}
+            does |= {"link": str(link.quality) if link else UNKNOWN}
+            return does | {"link_trouble": link.reason if link else ""}
 
     @server.tool()
     async def describe(question: str = "What do you see?") -> str:
