@@ -31,7 +31,7 @@ from ..request import (
 )
 from .api_error import ApiError, Unserved
 from .fields import BY_NAME, UNSUPPORTED
-from .tools import CALL_ENDS, ONE_LINE, TOOL, Tools, call_grammar
+from .tools import ONE_LINE, TOOL, Tools, call_grammar
 
 CHAT_ROLES = {role: role for role in (*ROLES, TOOL)} | {"developer": SYSTEM}
 MOST_PICTURE_BYTES = 15 * 2**20  # of a request, which is one message of the link
@@ -50,7 +50,7 @@ class ChatRequest:
     """What a chat request asks for.
 
     request: its messages may be of role ``tool`` where there are ``tools``. max_tokens: 0 means the
-    verifier's limit. stops: texts before which the answer ends.
+    verifier's limit. stops: texts before which the answer ends. one_call: the first one ends it.
     """
 
     model: str
@@ -58,6 +58,7 @@ class ChatRequest:
     policy: SamplingPolicy
     max_tokens: int
     stops: tuple[str, ...]
+    one_call: bool
     stream: bool
     include_usage: bool
     tools: Tools
@@ -81,17 +82,17 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
     _check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
     messages, more = _messages(body)
     offered, grammar = _tools(body)
-    stops = _stops(body.get("stop"))
-    if not _switch(body.get("parallel_tool_calls", True), "parallel_tool_calls") and offered:
-        stops = (*stops, CALL_ENDS)  # of the first call
-    if grammar and "response_format" in body:
-        raise ApiError("response_format and a call that is required differ", "tool_choice")
+    several_calls = _switch(body.get("parallel_tool_calls", True), "parallel_tool_calls")
+    form = _grammar(body.get("response_format"))
+    if grammar and form:
+        raise Unserved("response_format and a call that is required differ", "tool_choice")
     return ChatRequest(
         model,
         Request(messages, _predicted(body.get("prediction")), continues=True),
-        _policy(body, grammar or _grammar(body.get("response_format"))),
+        _policy(body, grammar or form),
         _max_tokens(body),
-        stops,
+        _stops(body.get("stop")),
+        bool(offered) and not several_calls,
         _switch(body.get("stream"), "stream"),
         _switch(options.get("include_usage"), "stream_options.include_usage"),
         Tools(offered, more),
@@ -150,8 +151,9 @@ def _call(given: Any, where: str) -> dict[str, Any]:
     _check_keys(call, where, ("id", "type", "function", "index"))
     function = _object(call.get("function"), f"{where}.function")
     _check_keys(function, f"{where}.function", ("name", "arguments"))
+    said = _text(function.get("arguments"), f"{where}.function.arguments")
     try:
-        arguments = json.loads(_text(function.get("arguments"), f"{where}.function.arguments"))
+        arguments = json.loads(said if said.strip() else "{}")
     except (ValueError, RecursionError):
         raise ApiError(f"{where}.function.arguments must be JSON", "messages") from None
     named = {
@@ -179,6 +181,8 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
         return tuple(given) if choice == "auto" else (), ""
     called = given
     if choice != "required":
+        if isinstance(choice, dict) and choice.get("type") != "function":
+            raise Unserved(f"tool_choice of type {choice.get('type')!r:.80}", "tool_choice")
         function = _object(_object(choice, "tool_choice").get("function"), "tool_choice.function")
         called = [each for each in given if each["function"]["name"] == function.get("name")]
     if not called:

@@ -22,7 +22,7 @@ from ..wire.messages import CUT, END, Code
 from .api_error import ApiError, Unserved
 from .chat import ChatRequest
 from .stop_texts import StopTexts
-from .tools import plain_messages, renderer
+from .tools import FirstCall, plain_messages, renderer
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,10 @@ class Decodes:
         runner = self._decoder.runner
         return runner.target if verified else f"unverified {runner.draft_model.identity}"
 
+    def may_be_unserved(self, chat: ChatRequest) -> bool:
+        """Whether ``stream`` may raise Unserved, before its first words."""
+        return bool(chat.tools) or self._lost is Unserved
+
     async def close(self) -> None:
         """Wait for the last decode, which nobody reads any more, and end the thread."""
         await self._turn.acquire()
@@ -81,10 +85,12 @@ class Decodes:
 
         To close the iterator ends the decode.
         """
-        request = await asyncio.to_thread(self._request_of, chat)
+        if chat.tools and self._decoder.runner.draft_model.tokenizer_digest == BYTES_DIGEST:
+            raise Unserved("tools are not supported with --drafter bytes", "tools")
         await self._take_turn()
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Piece | None]()
-        inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
+        inbox, kept = Inbox(), 0
+        stops = (FirstCall if chat.one_call else StopTexts)(chat.stops)
         verified = True
 
         def on_text(emit: Emit, more: str, answer: str, reason: str) -> None:
@@ -97,19 +103,20 @@ class Decodes:
                     inbox.put(Cut())
 
         def decode() -> Outcome:
+            request = self._request_of(chat)
             settings = replace(
                 self._decoder.settings,
                 rule="coupled" if chat.policy.temperature else "greedy",
                 policy=chat.policy,
                 max_tokens=chat.max_tokens,
             )
-            outcome = decode_by(settings)
+            outcome = decode_by(request, settings)
             if self._alone is None or kept or not outcome.out_of_reach:
                 return outcome
             most = chat.max_tokens or DecodeOptions.max_tokens
-            return decode_by(replace(settings, preset=self._alone, max_tokens=most))
+            return decode_by(request, replace(settings, preset=self._alone, max_tokens=most))
 
-        def decode_by(settings: DecodeSettings) -> Outcome:
+        def decode_by(request: Request, settings: DecodeSettings) -> Outcome:
             nonlocal verified
             verified = settings.preset.verified
             nonce, connect = secrets.randbits(64), self._decoder.client.connect
@@ -130,11 +137,9 @@ class Decodes:
 
     def _request_of(self, chat: ChatRequest) -> Request:
         """The request in plain messages; raises Unserved."""
-        if not (chat.tools.offered or chat.tools.more):
+        if not chat.tools:
             return chat.request
         runner = self._decoder.runner
-        if runner.draft_model.tokenizer_digest == BYTES_DIGEST:
-            raise Unserved("tools are not supported with --drafter bytes", "tools")
         # The drafter's template is that of its family, and so the target's.
         render = renderer(runner.draft_model.tokenizer, runner.spec_of(b"").chat_template)
         return replace(

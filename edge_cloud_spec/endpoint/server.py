@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import TRACEBACKS, UserError
@@ -116,9 +116,9 @@ class ChatApp:
         kind = headers.get("content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":  # a web page could send another one unasked
             raise ApiError("the content-type must be application/json", status=415)
-        body, chat = await self._read(receive)
+        asked = await self._read(receive)
         own = b"" if self._keys() else headers.get("authorization", b"")
-        work = asyncio.ensure_future(self._respond(chat, body, own, answer))
+        work = asyncio.ensure_future(self._respond(asked, own, answer))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             done, _ = await asyncio.wait(
@@ -133,9 +133,8 @@ class ChatApp:
         if work in done:
             work.result()
 
-    async def _read(self, receive: Receive) -> tuple[bytes, ChatRequest | Unserved]:
-        """A request's whole body, kept where it may be passed through, and what it asks for; raises
-        ApiError."""
+    async def _read(self, receive: Receive) -> _Asked:
+        """Read a request; raises ApiError."""
         body, end = bytearray(), time.monotonic() + BODY_S
         try:
             more = True
@@ -157,29 +156,28 @@ class ChatApp:
             try:
                 chat = await asyncio.to_thread(read_chat, data, self._models)
             except Unserved as error:
-                return data, error
-            return data if self._upstream else b"", chat
+                return _Asked(error, data)
+            may_pass = self._upstream is not None and self._decodes.may_be_unserved(chat)
+            return _Asked(chat, data if may_pass else b"")
         except asyncio.TimeoutError:
             raise ApiError(f"the body did not arrive within {BODY_S:g} s", status=408) from None
         finally:
             self._reading -= len(body)
 
-    async def _respond(
-        self, chat: ChatRequest | Unserved, body: bytes, own: bytes, answer: Response
-    ) -> None:
+    async def _respond(self, asked: _Asked, own: bytes, answer: Response) -> None:
         """Decode, or pass through what is not decoded here. own: the client's authorization, which
         is not the endpoint's."""
         try:
-            if isinstance(chat, Unserved):
-                raise chat
-            await self._decode(chat, answer)
+            if isinstance(asked.chat, Unserved):
+                raise asked.chat
+            await self._decode(asked.chat, asked, answer)
         except Unserved:
             if self._upstream is None:
                 raise
-            async with self._upstream.ask(body, own) as reply:
+            async with self._upstream.ask(asked.body, own) as reply:
                 await answer.pass_on(reply)
 
-    async def _decode(self, chat: ChatRequest, answer: Response) -> None:
+    async def _decode(self, chat: ChatRequest, asked: _Asked, answer: Response) -> None:
         head = {
             "id": f"chatcmpl-{secrets.token_hex(16)}",
             "created": int(time.time()),
@@ -189,6 +187,7 @@ class ChatApp:
         parser = ToolCalls() if chat.tools.offered else None
         async with aclosing(self._decodes.stream(chat)) as pieces:
             async for piece in pieces:
+                asked.body = b""  # large, and not passed through any more
                 if "system_fingerprint" not in head:  # the same of all pieces
                     answer.verified = piece.verified
                     head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
@@ -217,6 +216,14 @@ class ChatApp:
         choice["finish_reason"] = end.finish_reason
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
         await answer.send(whole)
+
+
+@dataclass
+class _Asked:
+    """What a request asks for; its body, as long as it may be passed through."""
+
+    chat: ChatRequest | Unserved
+    body: bytes
 
 
 def _called(call: ToolCall) -> dict[str, Any]:
