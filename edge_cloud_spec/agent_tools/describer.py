@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ssl
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,9 +40,11 @@ class Describer:
         token = self._token()
         headers = {"authorization": f"Bearer {token}"} if token else {}
         try:
-            # No proxy of the environment: it would see the picture.
             async with httpx2.AsyncClient(
-                headers=headers, timeout=DESCRIBED_S, trust_env=False
+                headers=headers,
+                timeout=DESCRIBED_S,
+                verify=ssl.create_default_context(),
+                trust_env=False,  # no proxy of the environment: it would see the picture
             ) as client:
                 models = await self._answer(client, "GET", "/models")
                 asked = {"model": models["data"][0]["id"], "messages": [message]}

@@ -114,7 +114,7 @@ class Robot:
         self.goal: GoalStatus | None = None
         self.link: LinkReport | None = None
         self.action = ""
-        self._goals: list[Goal] = []
+        self._goals = set[Goal]()
         self._stops = 0  # that were asked for
         self._kept = set[asyncio.Task[Any]]()  # which go on though who asked for them is gone
         self._instruction = self._node.create_publisher(String, "instruction", RELIABLE)
@@ -129,8 +129,9 @@ class Robot:
 
     async def close(self) -> None:
         """Take back the goals that are followed, and end the node."""
+        self._stops += 1  # nothing is followed any more
         for goal in self._goals:
-            goal.cancel()
+            self._keep(self._take_back(goal))
         while self._kept:
             await asyncio.wait(self._kept)
         self._thread.close()
@@ -151,7 +152,7 @@ class Robot:
         if stops != self._stops:
             raise UserError("a stop came before the instruction was given: it was not given")
         goal, told = Goal(self._client, text, self._run), None
-        self._goals.append(goal)
+        self._goals.add(goal)
         try:
             while goal.result is None:
                 if not await _until(self._client.server_is_ready, TAKE_BACK_S):
@@ -164,8 +165,6 @@ class Robot:
                 await asyncio.sleep(LOOK_S)
             return goal.result
         finally:
-            if goal.result is None:
-                goal.cancel()
             self._keep(self._take_back(goal))
 
     async def stop(self) -> NavigatorStatus:
@@ -196,15 +195,12 @@ class Robot:
         message = found[-1]
         return encode_frame(message) if kind is Image else bytes(message.data)
 
-    async def find(self) -> bool:
-        """Whether a navigator is there; waits for what it says."""
-        return await _until(lambda: self.has_navigator, FIND_S)
-
-    @property
-    def has_navigator(self) -> bool:
-        """Whether a navigator is there and has said its state."""
-        publishers = self._node.count_publishers(self._node.resolve_topic_name("nav_status"))
-        return bool(publishers) and self.navigator is not None
+    async def find(self, seconds: float = FIND_S) -> bool:
+        """Whether a navigator that has said its state is there within so long."""
+        topic = self._node.resolve_topic_name("nav_status")
+        return await _until(
+            lambda: self._node.count_publishers(topic) > 0 and self.navigator is not None, seconds
+        )
 
     async def _stop(self) -> NavigatorStatus:
         for goal in self._goals:
@@ -230,7 +226,7 @@ class Robot:
                 break
         if is_confirmed() and not on_its_way and self.navigator is not None:
             return self.navigator
-        if not self.has_navigator:
+        if not await self.find(0.0):
             raise UserError(f"NOT CONFIRMED: stop was published, but {NO_ROBOT}")
         raise UserError(
             f"NOT CONFIRMED: stop was published, but no navigator said within {STOP_S:g} s that "
@@ -238,10 +234,12 @@ class Robot:
         )
 
     async def _take_back(self, goal: Goal) -> None:
-        """Wait for the end of a cancel; without one, stop the robot."""
+        """Cancel a goal that has not ended; where nobody answers, stop the robot."""
+        if goal.result is None:
+            goal.cancel()
         if not await _until(lambda: goal.is_over, TAKE_BACK_S):
             self._instruction.publish(String(data="stop"))
-        self._goals.remove(goal)
+        self._goals.discard(goal)
 
     def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)

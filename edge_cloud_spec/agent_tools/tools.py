@@ -110,28 +110,27 @@ async def serve_http(server: MCPServer[None], listening: socket.socket) -> None:
     # A web page could have a browser ask under a name of its own; and only browsers tell an origin.
     hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
     checked = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[])
-    http = make_server(_Watched(server.streamable_http_app(transport_security=checked)), None)
+    http = make_server(_watched(server.streamable_http_app(transport_security=checked)), None)
     async with server.session_manager.run():
         serving = asyncio.ensure_future(http.serve([listening]))
         while not (http.should_exit or serving.done()):
             await asyncio.sleep(LOOK_S)
 
 
-class _Watched:
-    """An ASGI application whose requests say in their scope once their client is gone: the
-    protocol's older versions go on then."""
+def _watched(app: ASGI) -> ASGI:
+    """The application; its requests say in their scope once their client is gone, since with the
+    protocol's older versions they would go on then."""
 
-    def __init__(self, app: ASGI) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        async def watched() -> Message:
+    async def serve(scope: Message, receive: Receive, send: Send) -> None:
+        async def hear() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
                 scope[GONE] = True
             return message
 
-        await self._app(scope, watched, send)
+        await app(scope, hear, send)
+
+    return serve
 
 
 def _stopped(status: NavigatorStatus) -> str:

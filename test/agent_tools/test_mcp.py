@@ -421,6 +421,8 @@ def test_the_status_says_what_holds_the_robot_and_no_tool_releases_it(
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "http://localhost"}, 403),
         ({"content-type": "text/plain"}, 400),
+        ({"host": "evil.example", "mcp-protocol-version": "2026-07-28"}, 421),
+        ({"origin": "http://localhost", "mcp-protocol-version": "2026-07-28"}, 403),
     ],
     ids=str,
 )
