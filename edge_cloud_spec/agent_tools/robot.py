@@ -30,6 +30,7 @@ from ..nodes.runtime.transport import udp_alone
 
 LOOK_S = 0.02  # between two looks at what has come
 FIND_S = 5.0  # within which the graph is discovered
+HEAR_S = 0.5  # within which each node that was found says its state
 STOP_S, STOP_AGAIN_S = (
     5.0,
     0.25,
@@ -195,12 +196,15 @@ class Robot:
         message = found[-1]
         return encode_frame(message) if kind is Image else bytes(message.data)
 
-    async def find(self, seconds: float = FIND_S) -> bool:
-        """Whether a navigator that has said its state is there within so long."""
-        topic = self._node.resolve_topic_name("nav_status")
-        return await _until(
-            lambda: self._node.count_publishers(topic) > 0 and self.navigator is not None, seconds
-        )
+    async def find(self) -> bool:
+        """Whether a navigator is there; waits for what it and the others say."""
+        found = await _until(self._has_navigator, FIND_S)
+        await _until(lambda: self.goal is not None and self.link is not None, HEAR_S)
+        return found
+
+    def _has_navigator(self) -> bool:
+        publishers = self._node.count_publishers(self._node.resolve_topic_name("nav_status"))
+        return publishers > 0 and self.navigator is not None
 
     async def _stop(self) -> NavigatorStatus:
         for goal in self._goals:
@@ -226,7 +230,7 @@ class Robot:
                 break
         if is_confirmed() and not on_its_way and self.navigator is not None:
             return self.navigator
-        if not await self.find(0.0):
+        if not self._has_navigator():
             raise UserError(f"NOT CONFIRMED: stop was published, but {NO_ROBOT}")
         raise UserError(
             f"NOT CONFIRMED: stop was published, but no navigator said within {STOP_S:g} s that "
