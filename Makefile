@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet
-REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt transformers.txt grammar.txt metrics.txt openai.txt endpoint.txt sim.txt view.txt ros.txt dev.txt)
+REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt transformers.txt grammar.txt metrics.txt openai.txt endpoint.txt mcp.txt sim.txt view.txt ros.txt dev.txt)
 
 .PHONY: demo gif gguf vllm smol installs figures figures-check diagrams parameters test fuzz lint format messages wire oldest changelog setup
 .DELETE_ON_ERROR:

@@ -26,7 +26,7 @@ RUN cd src/edge_cloud_spec && python3 -m venv --system-site-packages ../../.venv
     && if [ -n "${TORCH}" ]; then pip install --no-cache-dir ${INDEX} -r requirements/torch.txt \
        && pip install --no-cache-dir -r requirements/transformers.txt ; fi \
     && pip install --no-cache-dir -r requirements/robot.txt -r requirements/grammar.txt \
-       -r requirements/openai.txt -r requirements/endpoint.txt \
+       -r requirements/openai.txt -r requirements/endpoint.txt -r requirements/mcp.txt \
     && pip install --no-cache-dir --no-deps -r requirements/view.txt
 
 COPY . /ws/src/edge_cloud_spec

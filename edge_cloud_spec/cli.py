@@ -87,6 +87,7 @@ _COMMANDS = {
         "edge.command",
     ),
     "endpoint": ("serve an OpenAI-compatible API on the robot", "endpoint.command"),
+    "mcp": ("give an agent tools to steer the robot (MCP)", "agent_tools.command"),
     "commission": (
         "measure what a base, its odometry and its camera really do",
         "commission.command",

@@ -22,6 +22,7 @@ _OPTIONAL = {
     "greenlet": "greenlet>=3.1",
     "imageio": "imageio>=2.37",
     "llguidance": "llguidance>=1.3",
+    "mcp": "mcp>=2.3",
     "lz4": "rosbags>=0.11.9",  # which brings it
     "mujoco": "mujoco>=3.5",
     "openai": "openai>=2",

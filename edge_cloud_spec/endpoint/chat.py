@@ -33,7 +33,7 @@ from .body import (
     text_of,
 )
 from .fields import BY_NAME, UNSUPPORTED
-from .tools import CALL_ENDS, ONE_LINE, TOOL, Tools, call_grammar
+from .tools import ONE_LINE, TOOL, Tools, call_grammar
 
 CHAT_ROLES = {role: role for role in (*ROLES, TOOL)} | {"developer": SYSTEM}
 MOST_TOOLS, LONGEST_TOOLS = 128, 2**17  # characters of all, as JSON
@@ -46,7 +46,7 @@ class ChatRequest:
     """What a chat request asks for.
 
     request: its messages may be of role ``tool`` where there are ``tools``. max_tokens: 0 means the
-    verifier's limit. stops: texts before which the answer ends.
+    verifier's limit. stops: texts before which the answer ends. one_call: the first one ends it.
     """
 
     model: str
@@ -54,6 +54,7 @@ class ChatRequest:
     policy: SamplingPolicy
     max_tokens: int
     stops: tuple[str, ...]
+    one_call: bool
     stream: bool
     include_usage: bool
     logprobs: bool
@@ -70,20 +71,20 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
     check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
     messages, more = _messages(body)
     offered, grammar = _tools(body)
-    stops = _stops(body.get("stop"))
-    if not _switch(body.get("parallel_tool_calls", True), "parallel_tool_calls") and offered:
-        stops = (*stops, CALL_ENDS)  # of the first call
+    several_calls = _switch(body.get("parallel_tool_calls", True), "parallel_tool_calls")
     logprobs = _switch(body.get("logprobs"), "logprobs")
     if logprobs and offered:
         raise Unserved("logprobs are not told of an answer with tools: leave them out", "logprobs")
-    if grammar and "response_format" in body:
-        raise ApiError("response_format and a call that is required differ", "tool_choice")
+    form = _grammar(body.get("response_format"))
+    if grammar and form:
+        raise Unserved("response_format and a call that is required differ", "tool_choice")
     return ChatRequest(
         model,
         Request(messages, _predicted(body.get("prediction")), continues=True),
-        _policy(body, grammar or _grammar(body.get("response_format"))),
+        _policy(body, grammar or form),
         _max_tokens(body),
-        stops,
+        _stops(body.get("stop")),
+        bool(offered) and not several_calls,
         _switch(body.get("stream"), "stream"),
         _switch(options.get("include_usage"), "stream_options.include_usage"),
         logprobs,
@@ -129,8 +130,9 @@ def _call(given: Any, where: str) -> dict[str, Any]:
     check_keys(call, where, ("id", "type", "function", "index"))
     function = object_of(call.get("function"), f"{where}.function")
     check_keys(function, f"{where}.function", ("name", "arguments"))
+    said = text_of(function.get("arguments"), f"{where}.function.arguments")
     try:
-        arguments = json.loads(text_of(function.get("arguments"), f"{where}.function.arguments"))
+        arguments = json.loads(said if said.strip() else "{}")
     except (ValueError, RecursionError):
         raise ApiError(f"{where}.function.arguments must be JSON", "messages") from None
     named = {
@@ -158,6 +160,8 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
         return tuple(given) if choice == "auto" else (), ""
     called = given
     if choice != "required":
+        if isinstance(choice, dict) and choice.get("type") != "function":
+            raise Unserved(f"tool_choice of type {choice.get('type')!r:.80}", "tool_choice")
         function = object_of(
             object_of(choice, "tool_choice").get("function"), "tool_choice.function"
         )

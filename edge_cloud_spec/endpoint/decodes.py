@@ -23,9 +23,9 @@ from ..request import Request
 from ..wire.messages import ANSWER, CUT, END, NONE, Code
 from .api_error import ApiError, Unserved
 from .chat import ChatRequest
-from .decisions import LEAST_LOG_PROB
+from .decisions import LEAST_LOG_PROB, Decisions
 from .stop_texts import StopTexts
-from .tools import plain_messages, renderer
+from .tools import FirstCall, plain_messages, renderer
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,11 @@ class Decodes:
         runner = self._decoder.runner
         return runner.target if verified else f"unverified {runner.draft_model.identity}"
 
+    def may_be_unserved(self, asked: ChatRequest | Decisions) -> bool:
+        """Whether ``stream`` or ``score`` may raise Unserved, before the first words."""
+        has_log_probs = isinstance(asked, Decisions) or asked.logprobs
+        return has_log_probs or bool(asked.tools) or self._lost is Unserved
+
     async def close(self) -> None:
         """Wait for the last decode, which nobody reads any more, and end the thread."""
         await self._turn.acquire()
@@ -96,10 +101,12 @@ class Decodes:
 
         To close the iterator ends the decode.
         """
-        request = await asyncio.to_thread(self._request_of, chat)
+        if chat.tools and self._decoder.runner.draft_model.tokenizer_digest == BYTES_DIGEST:
+            raise Unserved("tools are not supported with --drafter bytes", "tools")
         await self._take_turn()
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Piece | None]()
-        inbox, stops, kept = Inbox(), StopTexts(chat.stops), 0
+        inbox, kept = Inbox(), 0
+        stops = (FirstCall if chat.one_call else StopTexts)(chat.stops)
         verified = True
 
         def on_text(emit: Emit, more: str, answer: str, reason: str) -> None:
@@ -114,6 +121,7 @@ class Decodes:
                     inbox.put(Cut())
 
         def decode() -> Outcome:
+            request = self._request_of(chat)
             settings = replace(
                 self._decoder.settings,
                 rule="coupled" if chat.policy.temperature else "greedy",
@@ -121,14 +129,14 @@ class Decodes:
                 max_tokens=chat.max_tokens,
                 log_probs=ANSWER if chat.logprobs else NONE,
             )
-            outcome = decode_by(settings)
+            outcome = decode_by(request, settings)
             is_final = kept or chat.logprobs or not outcome.out_of_reach
             if self._alone is None or is_final:
                 return outcome
             most = chat.max_tokens or DecodeOptions.max_tokens
-            return decode_by(replace(settings, preset=self._alone, max_tokens=most))
+            return decode_by(request, replace(settings, preset=self._alone, max_tokens=most))
 
-        def decode_by(settings: DecodeSettings) -> Outcome:
+        def decode_by(request: Request, settings: DecodeSettings) -> Outcome:
             nonlocal verified
             verified = settings.preset.verified
             nonce, connect = secrets.randbits(64), self._decoder.client.connect
@@ -208,11 +216,9 @@ class Decodes:
 
     def _request_of(self, chat: ChatRequest) -> Request:
         """The request in plain messages; raises Unserved."""
-        if not (chat.tools.offered or chat.tools.more):
+        if not chat.tools:
             return chat.request
         runner = self._decoder.runner
-        if runner.draft_model.tokenizer_digest == BYTES_DIGEST:
-            raise Unserved("tools are not supported with --drafter bytes", "tools")
         # The drafter's template is that of its family, and so the target's.
         render = renderer(runner.draft_model.tokenizer, runner.spec_of(b"").chat_template)
         return replace(

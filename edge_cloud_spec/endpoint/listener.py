@@ -106,8 +106,8 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
     return context
 
 
-def make_server(app: ChatApp, tls: ssl.SSLContext | None) -> uvicorn.Server:
-    """The HTTP server of an endpoint."""
+def make_server(app: Callable[..., Any], tls: ssl.SSLContext | None) -> uvicorn.Server:
+    """The HTTP server of an ASGI application."""
     config = uvicorn.Config(
         app,
         http=Connection,

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import TRACEBACKS, UserError
@@ -36,8 +36,7 @@ BODY_S = 30.0  # within which a body arrives
 API = "/v1"
 CHAT, MODELS = f"{API}/chat/completions", f"{API}/models"
 DECISIONS, SYSTEMONE = f"{API}/decisions", f"{API}/systemone"
-Asked = ChatRequest | Decisions
-READERS: dict[str, Callable[[bytes, Sequence[str]], Asked]] = {
+READERS: dict[str, Callable[[bytes, Sequence[str]], ChatRequest | Decisions]] = {
     CHAT: read_chat,
     DECISIONS: read_decisions,
     SYSTEMONE: read_systemone,
@@ -128,9 +127,9 @@ class ChatApp:
         kind = headers.get("content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":  # a web page could send another one unasked
             raise ApiError("the content-type must be application/json", status=415)
-        body, asked = await self._read(receive, READERS[path])
+        asked = await self._read(path, receive)
         own = b"" if self._keys() else headers.get("authorization", b"")
-        work = asyncio.ensure_future(self._respond(path, asked, body, own, answer))
+        work = asyncio.ensure_future(self._respond(asked, own, answer))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             done, _ = await asyncio.wait(
@@ -145,11 +144,8 @@ class ChatApp:
         if work in done:
             work.result()
 
-    async def _read(
-        self, receive: Receive, read: Callable[[bytes, Sequence[str]], Asked]
-    ) -> tuple[bytes, Asked | Unserved]:
-        """A request's whole body, kept where it may be passed through, and what it asks for; raises
-        ApiError."""
+    async def _read(self, path: str, receive: Receive) -> _Asked:
+        """Read a request; raises ApiError."""
         body, end = bytearray(), time.monotonic() + BODY_S
         try:
             more = True
@@ -169,37 +165,38 @@ class ChatApp:
                 more = message.get("more_body", False)
             data = bytes(body)
             try:
-                asked = await asyncio.to_thread(read, data, self._models)
+                asked = await asyncio.to_thread(READERS[path], data, self._models)
             except Unserved as error:
-                return data, error
-            return data if self._upstream else b"", asked
+                return _Asked(path, error, data)
+            may_pass = self._upstream is not None and self._decodes.may_be_unserved(asked)
+            return _Asked(path, asked, data if may_pass else b"")
         except asyncio.TimeoutError:
             raise ApiError(f"the body did not arrive within {BODY_S:g} s", status=408) from None
         finally:
             self._reading -= len(body)
 
-    async def _respond(
-        self, path: str, asked: Asked | Unserved, body: bytes, own: bytes, answer: Response
-    ) -> None:
+    async def _respond(self, asked: _Asked, own: bytes, answer: Response) -> None:
         """Decode, or pass through what is not decoded here. own: the client's authorization, which
         is not the endpoint's."""
         try:
-            if isinstance(asked, Unserved):
-                raise asked
-            if isinstance(asked, ChatRequest):
-                await self._decode(asked, answer)
-            else:
-                requests = [question.request for question in asked.questions]
-                scores = await self._decodes.score(requests)
-                answer.verified = scores.verified
-                await answer.send(asked.answer(scores.log_probs))
+            match asked.what:
+                case ChatRequest() as chat:
+                    await self._decode(chat, asked, answer)
+                case Decisions() as decisions:
+                    requests = [question.request for question in decisions.questions]
+                    scores = await self._decodes.score(requests)
+                    answer.verified = scores.verified
+                    await answer.send(decisions.answer(scores.log_probs))
+                case error:
+                    raise error
         except Unserved:
             if self._upstream is None:
                 raise
-            async with self._upstream.ask(path.removeprefix(API), body, own) as reply:
+            path = asked.path.removeprefix(API)
+            async with self._upstream.ask(path, asked.body, own) as reply:
                 await answer.pass_on(reply)
 
-    async def _decode(self, chat: ChatRequest, answer: Response) -> None:
+    async def _decode(self, chat: ChatRequest, asked: _Asked, answer: Response) -> None:
         head = {
             "id": f"chatcmpl-{secrets.token_hex(16)}",
             "created": int(time.time()),
@@ -209,6 +206,7 @@ class ChatApp:
         parser = ToolCalls() if chat.tools.offered else None
         async with aclosing(self._decodes.stream(chat)) as pieces:
             async for piece in pieces:
+                asked.body = b""  # large, and not passed through any more
                 if "system_fingerprint" not in head:  # the same of all pieces
                     answer.verified = piece.verified
                     head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
@@ -240,6 +238,15 @@ class ChatApp:
         choice["finish_reason"] = end.finish_reason
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": end.usage}
         await answer.send(whole)
+
+
+@dataclass
+class _Asked:
+    """What a request asks for; its body, as long as it may be passed through."""
+
+    path: str
+    what: ChatRequest | Decisions | Unserved
+    body: bytes
 
 
 def _called(call: ToolCall) -> dict[str, Any]:

@@ -8,6 +8,7 @@ these texts give the same prompt, or the request is not decoded.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,15 @@ from typing import Any
 from ..errors import UserError, library_errors
 from ..request import ASSISTANT, SYSTEM, USER, Message, Messages, Picture
 from .api_error import Unserved
-from .stop_texts import beginning
+from .stop_texts import StopTexts, beginning
 
 TOOL = "tool"  # the role of a call's result
 # How Qwen's and Hermes' templates have a model call a tool: JSON between these.
 CALL_BEGINS, CALL_ENDS = "<tool_call>", "</tool_call>"
+# A call's JSON up to the end that stands in none of its strings.
+_INSIDE = r'(?:[^"<]|"(?:[^"\\]|\\.)*"|<(?!/tool_call>))*</tool_call>'
+_TO_ITS_END = re.compile(_INSIDE, re.DOTALL)
+_FIRST_CALL = re.compile(CALL_BEGINS + _INSIDE, re.DOTALL)
 # JSON on one line: a model could say blanks without end.
 ONE_LINE = {"x-guidance": {"whitespace_pattern": " ?"}}
 
@@ -39,6 +44,10 @@ class Tools:
 
     offered: tuple[Mapping[str, Any], ...] = ()
     more: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether the chat has any."""
+        return bool(self.offered or self.more)
 
 
 def renderer(tokenizer: Any, template: str) -> Render:
@@ -160,13 +169,31 @@ class ToolCalls:
                 self._behind_call = False
             if not begins:
                 return found
-            inside, ends, after = rest.partition(CALL_ENDS)
-            if not (ends or ended):
+            whole = _TO_ITS_END.match(rest)
+            if not (whole or ended):
                 self._held = begins + rest
                 return found
-            call = _call(inside)
-            found.append(call or begins + inside + ends)
-            self._behind_call, self._held = call is not None, after
+            end = whole.end() if whole else len(rest)
+            call = _call(rest[:end].removesuffix(CALL_ENDS))
+            if not (whole or call):  # a string that does not end
+                end = len(rest.partition(CALL_ENDS)[0] + CALL_ENDS)
+            found.append(call or begins + rest[:end])
+            self._behind_call, self._held = call is not None, rest[end:]
+
+
+class FirstCall(StopTexts):
+    """Passes on a growing answer up to its first call, or to the first of some texts."""
+
+    _said = ""
+
+    def add(self, more: str, *, ended: bool = False) -> str:
+        """As ``StopTexts.add``."""
+        words, before = super().add(more, ended=ended), len(self._said)
+        self._said += words
+        if call := _FIRST_CALL.search(self._said):
+            self.found = True
+            return self._said[before : call.end()]
+        return words
 
 
 def _call(text: str) -> ToolCall | None:

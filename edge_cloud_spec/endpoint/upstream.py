@@ -115,7 +115,7 @@ class Upstream:
         request = h11.Request(method="POST", target=self._path + path, headers=headers)
         for event in (request, h11.Data(body), h11.EndOfMessage()):
             writer.write(http.send(event) or b"")
-        await writer.drain()
+        # Not drained first: a server may answer before it has read, or instead.
         while not isinstance(head := await _event(http, reader), h11.Response):
             pass  # informational; of another event h11 tells
         told, status = dict(head.headers), head.status_code

@@ -102,8 +102,8 @@ TAKEN: dict[str, list[tuple[Any, Value, object]]] = {
         ("auto", lambda c: c.policy.grammar, ""),
     ],
     "parallel_tool_calls": [
-        (True, lambda c: c.stops, ()),
-        (False, lambda c: c.stops, ()),
+        (True, lambda c: c.one_call, False),
+        (False, lambda c: c.one_call, False),
     ],
     "prediction": [
         ({"type": "content", "content": "ab" * 200}, lambda c: c.request.candidates, ("ab" * 128,)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
-from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.endpoint import MODEL, RunningEndpoint, asked, said, shown
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,9 +23,10 @@ from transformers import AutoTokenizer
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.endpoint import decodes
 from edge_cloud_spec.endpoint.api_error import Unserved
 from edge_cloud_spec.endpoint.chat import ChatRequest, read_chat
-from edge_cloud_spec.endpoint.tools import ToolCall, ToolCalls, plain_messages, renderer
+from edge_cloud_spec.endpoint.tools import FirstCall, ToolCall, ToolCalls, plain_messages, renderer
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Request
 
@@ -263,6 +265,9 @@ CALL = '<tool_call>\n{"name": "go", "arguments": {"a": [1, "<tool_call>"]}}\n</t
 NO_OBJECT = '<tool_call>{"name": "go", "arguments": 3}'
 NOT_JSON = '<tool_call>{"name": "go", "arguments": {"a": NaN}}'
 MADE = ToolCall("go", '{"a": [1, "<tool_call>"]}')
+QUOTED = r'{"a": "</tool_call>", "b": "\"</tool_call>"}'
+QUOTES = f'<tool_call>{{"name": "go", "arguments": {QUOTED}}}</tool_call>'
+OPEN = '<tool_call>say "hi</tool_call>'  # a quote that never ends
 
 
 @pytest.mark.parametrize(
@@ -283,9 +288,12 @@ MADE = ToolCall("go", '{"a": [1, "<tool_call>"]}')
         (NOT_JSON, [NOT_JSON]),
         ('<tool_call>{"name": "go"}</tool_call>', [ToolCall("go", "{}")]),
         ("<tool_call>\n{", ["<tool_call>\n{"]),
+        (f"{QUOTES}\n{CALL}x", [ToolCall("go", QUOTED), MADE, "x"]),
+        (QUOTES.removesuffix("</tool_call>"), [ToolCall("go", QUOTED)]),
+        (f"{OPEN}{CALL}x", [OPEN, MADE, "x"]),
     ],
 )
-@given(cuts=st.lists(st.integers(0, 160), max_size=6))
+@given(cuts=st.lists(st.integers(0, 200), max_size=6))
 def test_calls_are_found_however_tokens_cut_an_answer(
     answer: str, expected: list[Any], cuts: list[int]
 ) -> None:
@@ -316,11 +324,89 @@ def test_text_that_is_no_call_passes_as_it_is(text: str, cut: int) -> None:
     assert "".join(map(str, found)) == text
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (f"a {QUOTES} b {CALL}", f"a {QUOTES}"),
+        (f"{CALL}\n{CALL}", CALL),
+        ("<tool_call>1</tool_call>2", "<tool_call>1</tool_call>"),
+        ("a <tool_call> b", "a <tool_call> b"),
+        ("a. b", "a"),
+    ],
+)
+@given(cuts=st.lists(st.integers(0, 200), max_size=6))
+def test_the_first_call_ends_an_answer_where_one_is_asked_for(
+    answer: str, expected: str, cuts: list[int]
+) -> None:
+    places, ends, words = [0, *sorted(cuts), len(answer)], FirstCall(["."]), ""
+    for begin, end in pairwise(places):
+        words += ends.add(answer[begin:end])
+    words += ends.add("", ended=True)
+    assert words == expected and ends.found == (expected != answer)
+
+
+def test_tools_are_rendered_one_chat_after_another_in_the_order_of_the_queue(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, statuses = list[object](), threading.Event(), list[int]()
+    body = chat([ASK], GO)
+
+    def slowly(*given: Any) -> Any:
+        begun.append(given)
+        assert go_on.wait(60)
+        return plain_messages(*given)
+
+    monkeypatch.setattr(decodes, "plain_messages", slowly)
+    with RunningEndpoint(served.decoder, queue=1) as endpoint:
+
+        def ask() -> None:
+            statuses.append(endpoint.post(body)[0])
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        threads[0].start()
+        until(lambda: begun)
+        threads[1].start()
+        until(lambda: endpoint.decodes._waiting)
+        status, headers, _ = endpoint.post(body)
+        assert status == 429 and int(headers["retry-after"]) and len(begun) == 1
+        go_on.set()
+        for thread in threads:
+            thread.join()
+    assert statuses == [200, 200] and len(begun) == 2
+
+
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [GO]}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tool_choice": ALLOWED},
+        {"tool_choice": {"type": "custom", "custom": {"name": "go"}}},
+        {"tool_choice": "required", "response_format": {"type": "json_object"}},
+    ],
+    ids=str,
+)
+def test_a_choice_that_is_not_read_here_may_be_read_elsewhere(more: dict[str, Any]) -> None:
+    with pytest.raises(Unserved):
+        read(chat([ASK], GO, **more))
+
+
+def test_a_call_that_is_required_is_text_as_well_and_one_without_arguments_has_none() -> None:
+    grammar = read(chat([ASK], GO, tool_choice="required")).policy.grammar
+    text = read(chat([ASK], GO, tool_choice="required", response_format={"type": "text"}))
+    assert grammar and text.policy.grammar == grammar
+    bare = json.loads(json.dumps(CALLS))
+    bare["tool_calls"][0]["function"]["arguments"] = ""
+    (call, _) = read(chat([ASK, bare, RESULT, RESULT], GO)).tools.more[1]["tool_calls"]
+    assert call["function"]["arguments"] == {}
+
+
 def test_what_is_asked_of_tools_is_checked() -> None:
     assert asked("x")["messages"] == [said("x")]
     assert read(chat([ASK], GO)).tools.offered == (GO,)
     assert read(chat([ASK], GO, tool_choice="none")).tools.offered == ()
     assert not read(chat([ASK], GO)).policy.grammar
     assert "</tool_call>" in read(chat([ASK], GO, tool_choice="required")).policy.grammar
-    assert read(chat([ASK], GO, parallel_tool_calls=False)).stops == ("</tool_call>",)
-    assert read(chat([ASK], parallel_tool_calls=False)).stops == ()
+    assert read(chat([ASK], GO, parallel_tool_calls=False)).one_call
+    assert not read(chat([ASK], parallel_tool_calls=False)).one_call

@@ -3,12 +3,14 @@ the robot goes where it does not belong."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +29,8 @@ from edge_cloud_spec import Decoder
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.endpoint import upstream
+from edge_cloud_spec.endpoint.chat import ChatRequest
+from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
 from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, SYSTEMONE
 from edge_cloud_spec.endpoint.upstream import Upstream
 from edge_cloud_spec.models.load import load
@@ -109,6 +113,7 @@ def endpoint(idle: Decoder, other: Other) -> Iterator[RunningEndpoint]:
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
 ADDRESS = {"type": "image_url", "image_url": {"url": "http://x/y.jpg"}}  # of a picture
+NAMED = {"type": "function", "function": {"name": "a"}}
 HALF = {"type": "function", "function": {"name": "a", "description": "\ud800"}}
 ELSEWHERE_ONLY = {
     "another model": ELSEWHERE,
@@ -117,6 +122,11 @@ ELSEWHERE_ONLY = {
     "an unknown field": asked("x", guided_choice=["a"]),
     "audio": asked("x", AUDIO),
     "another picture": asked(shown(b"GIF89a")),
+    "a choice of tools": asked("x", tools=[NAMED], tool_choice={"type": "allowed_tools"}),
+    "a custom tool": asked("x", tools=[NAMED], tool_choice={"type": "custom"}),
+    "a call in a form": asked(
+        "x", tools=[NAMED], tool_choice="required", response_format={"type": "json_object"}
+    ),
     "a name": {"model": MODEL, "messages": [said("x") | {"name": "me"}]},
 }
 
@@ -179,6 +189,64 @@ def test_the_other_servers_errors_are_its_own(endpoint: RunningEndpoint, other: 
     other.act = lambda handler: handler.whole(json.dumps(error).encode(), 429, retry_after="7")
     status, headers, answer = endpoint.post(ELSEWHERE)
     assert (status, headers["retry-after"], answer) == (429, "7", error)
+
+
+@pytest.mark.parametrize("then", ["closes", "waits"])
+def test_an_answer_that_comes_before_a_large_body_is_read_is_passed_on(
+    idle: Decoder, then: str
+) -> None:
+    large = json.dumps(ELSEWHERE).encode() + b" " * (20 * 2**20)
+    said, done = b'{"error": "too large"}', threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with listening.accept()[0] as client:
+                client.recv(2**16)
+                head = b"HTTP/1.1 413 Too Large\r\ncontent-type: application/json\r\n"
+                client.sendall(head + b"content-length: %d\r\n\r\n" % len(said) + said)
+                if then == "waits":
+                    assert done.wait(60)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        with RunningEndpoint(idle, upstream=Upstream(url)) as endpoint:
+            status, headers, told = endpoint.post(large)
+        done.set()
+        thread.join()
+    assert (status, headers["x-upstream"], told) == (413, "true", json.loads(said))
+
+
+@pytest.mark.parametrize(
+    ("when_lost", "tools", "is_kept"),
+    [("refuse", [], False), ("refuse", [NAMED], True), ("upstream", [], True)],
+    ids=str,
+)
+def test_a_body_is_kept_only_until_it_cannot_be_passed_through(
+    idle: Decoder, other: Other, when_lost: str, tools: list[Any], is_kept: bool
+) -> None:
+    size = 16 * 2**20
+    body = json.dumps(asked("x", tools=tools)).encode() + b" " * size
+    held = list[int]()
+
+    class Traced(Decodes):
+        async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece | Finished, None]:
+            for piece in (Piece("a"), Finished("stop", {})):
+                for _ in range(50):  # the thread that has read it may not have let it go yet
+                    if (memory := tracemalloc.get_traced_memory()[0]) < size:
+                        break
+                    await asyncio.sleep(0.01)
+                held.append(memory)
+                yield piece
+
+    to = Upstream(other.url)
+    with RunningEndpoint(idle, decodes=Traced, when_lost=when_lost, upstream=to) as endpoint:
+        tracemalloc.start()
+        try:
+            assert endpoint.post(body)[0] == 200
+        finally:
+            tracemalloc.stop()
+    assert [memory > size for memory in held] == [is_kept, False]
 
 
 def test_events_arrive_as_they_are_sent(endpoint: RunningEndpoint, other: Other) -> None:

@@ -1,7 +1,7 @@
 """``make parameters``: docs/parameters.md, from the declarations in the code.
 
 All nodes of the graph; their settings, the arguments of the launch file and the options of
-``serve`` and ``endpoint``, each with its default, what it takes and what it is for.
+``serve``, ``endpoint`` and ``mcp``, each with its default, what it takes and what it is for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from edge_cloud_spec.agent_tools.command import ToolSettings
 from edge_cloud_spec.bringup.graph import PACKAGE, GraphSettings, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cloud.command import ServeSettings
@@ -101,6 +102,7 @@ def _commands() -> Iterator[str]:
         yield from _options(f"### {title(group)}", group)
     of = "## Options of `edge-cloud-spec endpoint`, beside those of the link and the drafter"
     yield from _options(of, EndpointSettings())
+    yield from _options("## Options of `edge-cloud-spec mcp`", ToolSettings())
 
 
 def _options(heading: str, settings: object) -> Iterator[str]:

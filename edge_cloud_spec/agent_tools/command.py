@@ -1,0 +1,73 @@
+"""``edge-cloud-spec mcp``: tools with which an agent steers the robot."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import check_installed
+from ..options import Bounded, add_options, bounded, described, from_options
+from ..signals import SIGNALS
+from ..wire.secret_files import Reloaded, read_token
+
+if TYPE_CHECKING:
+    from .robot import Robot
+
+
+@dataclass(frozen=True)
+class ToolSettings(Bounded):
+    """How an agent reaches the tools, and they the robot."""
+
+    http: int = bounded(
+        0, 0, 65535, "port of http://127.0.0.1:PORT/mcp; 0: on standard input and output"
+    )
+    namespace: str = described("", "of the robot's nodes")
+    camera: str = described("", "the robot's camera topic, as the launch's camera:=")
+    endpoint: str = described(
+        "http://127.0.0.1:8000/v1", "URL of an OpenAI-compatible API that describes pictures"
+    )
+    endpoint_token_file: str = described("", "file with the token for --endpoint")
+
+
+def add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``mcp``."""
+    add_options(parser, ToolSettings())
+
+
+def run_mcp(args: argparse.Namespace) -> int:
+    """Serve until the agent is gone, or SIGINT or SIGTERM. Raises UserError."""
+    settings = from_options(ToolSettings(), args)
+    check_installed("mcp", "edge-cloud-spec mcp")
+    from ..endpoint.listener import listen
+    from .describer import Describer
+    from .robot import Robot
+    from .tools import make_tools
+
+    path = settings.endpoint_token_file
+    token = Reloaded(lambda: read_token(path) if path else "", path)
+    describer = Describer(settings.endpoint, lambda: token.current)
+    listening = listen(f"127.0.0.1:{settings.http}") if settings.http else None
+    robot = Robot(settings.namespace, settings.camera)
+    asyncio.run(_serve(make_tools(robot, describer), robot, listening))
+    return 0
+
+
+async def _serve(server: Any, robot: Robot, listening: socket.socket | None) -> None:
+    from ..nodes.runtime.parent import leave
+    from .tools import serve_http
+
+    ended = asyncio.Event()
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    if listening is None:
+        serving = asyncio.ensure_future(server.run_stdio_async())
+    else:
+        print(f"serving on http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)
+        serving = asyncio.ensure_future(serve_http(server, listening))
+    waiting = asyncio.ensure_future(ended.wait())
+    await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+    await robot.close()
+    leave(0)  # at once: a thread waits for standard input, maybe without end

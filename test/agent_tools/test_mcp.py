@@ -1,0 +1,505 @@
+"""The tools for an agent, asked by the protocol's own client, before a real navigator and a real
+instruction server; this test plays the drafter, the base and the camera."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from helpers.checkpoints import checkpoint
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.endpoint import RunningEndpoint, asked, shown
+from helpers.graph.decode_graph import frame
+from helpers.graph.ros_domain import ros_domain
+from helpers.navigator_bench import Bench
+from mcp import Client, StdioServerParameters
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import Bool, String
+
+from edge_cloud_spec import Decoder
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.loop_thread import LoopThread
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.msg import InstructionStatus
+from edge_cloud_spec.nav.status import GoalStatus
+
+BOX, BALL = "find the red box", "find the yellow ball"
+COMMAND = [sys.executable, "-m", "edge_cloud_spec.cli", "mcp"]
+WAYS = ("stdio", "http", "http legacy")
+
+
+class Drafter(Bench):
+    """It takes each instruction, and decides to turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self.decisions = 0
+        self.create_subscription(String, "instruction", self._on_instruction, 10)
+        self.tell("idle")
+
+    def _on_instruction(self, message: String) -> None:
+        text = message.data
+        self.heard.append(text)
+        if text == "stop":
+            self.tell("stopped", "", "told to stop")
+        else:
+            self.tell("following", text)
+
+    def tell(self, state: str, instruction: str = "", detail: str = "") -> None:
+        """The goal is named after the instruction."""
+        said = GoalStatus(state, instruction, detail, instruction)
+        self.goal.publish(InstructionStatus(**said.fields))
+
+    def turn(self, instruction: str) -> None:
+        """Have the robot turn for this instruction, which the navigator may not have heard yet."""
+
+        def decide() -> None:
+            self.decisions += 1
+            if self.state.state == "idle":
+                request = f"r{self.decisions}"
+                text = "action: turn left large;"
+                self.say(text, request, instruction=instruction, finish="cut")
+
+        self.until(lambda: self.turning, meanwhile=decide)
+
+    def told_to_stop(self) -> bool:
+        return self.halted and self.state.state == "stopped"
+
+
+Launch = Callable[..., subprocess.Popen[str]]
+Graph = tuple[subprocess.Popen[str], subprocess.Popen[str]]
+
+
+def start(launch: Launch) -> Graph:
+    """Navigator and instruction server."""
+    navigator = launch(["-m", "edge_cloud_spec.nodes.navigator"], "-p", "listen:=0.2")
+    return navigator, launch(["-m", "edge_cloud_spec.nodes.instruction_server"])
+
+
+@pytest.fixture(scope="module")
+def graph(launch_once: Launch) -> Graph:
+    return start(launch_once)
+
+
+@pytest.fixture
+def drafter(graph: Graph) -> Iterator[Drafter]:
+    with playing() as drafter:
+        yield drafter
+
+
+@contextmanager
+def playing() -> Iterator[Drafter]:
+    """The drafter of a graph that has started."""
+    with Drafter() as drafter:
+        drafter.until(lambda: drafter.states and drafter.count_publishers("cmd_vel"))
+        heard = (drafter.words, drafter.instruction, drafter.goal)
+        drafter.until(lambda: all(publisher.get_subscription_count() for publisher in heard))
+        drafter.until(lambda: drafter.state.detail != "the navigator is not active")
+        yield drafter
+
+
+class Agent:
+    """A client of the tools, in a thread of its own."""
+
+    def __init__(self, where: Any, mode: str, drafter: Drafter | None) -> None:
+        self.drafter, self.progress = drafter, list[str]()
+        self._thread = LoopThread("agent")
+        self._ready: Future[Client] = Future()
+        self._end = asyncio.Event()
+        self._session = self._start(self._live(where, mode))
+        self.client = self.wait(self._ready)
+
+    def _start(self, work: Any) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+
+    async def _live(self, where: Any, mode: str) -> None:
+        try:
+            async with Client(where, mode=mode) as client:  # type: ignore[arg-type]
+                self._ready.set_result(client)
+                await self._end.wait()
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            raise
+
+    def wait(self, future: Future[Any]) -> Any:
+        """Its result; meanwhile the drafter's callbacks run."""
+        if self.drafter is not None:
+            self.drafter.until(future.done)
+        return future.result(120)
+
+    def ask(self, tool: str, **arguments: Any) -> Future[Any]:
+        async def told(progress: float, total: float | None, message: str | None) -> None:
+            self.progress.append(f"{progress:g} {message}")
+
+        return self._start(self.client.call_tool(tool, arguments, progress_callback=told))
+
+    def call(self, tool: str, **arguments: Any) -> Any:
+        return self.wait(self.ask(tool, **arguments))
+
+    def close(self) -> None:
+        self._thread.loop.call_soon_threadsafe(self._end.set)
+        self.wait(self._session)
+        self._thread.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[str]:
+    """The URL of tools that are served by HTTP."""
+    port = free_port()
+    command = [*COMMAND, "--http", str(port), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"serving on http://127.0.0.1:{port}/mcp\n"
+    try:
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        process.stdout.close()
+
+
+@contextmanager
+def agent_of(way: str, drafter: Drafter | None, *options: str) -> Iterator[Agent]:
+    if way == "stdio":
+        given = StdioServerParameters(
+            command=COMMAND[0], args=[*COMMAND[1:], *options], env=dict(os.environ)
+        )
+        agent = Agent(given, "auto", drafter)
+        yield agent
+        agent.close()
+        return
+    with serving(*options) as url:
+        agent = Agent(url, "legacy" if "legacy" in way else "auto", drafter)
+        yield agent
+        agent.close()
+
+
+def text_of(result: Any) -> str:
+    return "\n".join(part.text for part in result.content)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_instruction_is_followed_with_progress_to_its_end(way: str, drafter: Drafter) -> None:
+    with agent_of(way, drafter) as agent:
+        end = agent.ask("follow_instruction", instruction=f"  {BOX}")
+        drafter.until(lambda: drafter.heard == [BOX])
+        drafter.turn(BOX)
+        drafter.until(lambda: any("turn left large" in said for said in agent.progress))
+        drafter.tell("done", BOX)
+        result = agent.wait(end)
+        assert not result.is_error
+        said = result.structured_content
+        assert said["outcome"] == "found" and 0 < said["decisions"] <= drafter.decisions
+        numbers = [float(said.split()[0]) for said in agent.progress]
+        assert numbers == sorted(set(numbers)), "progress goes on"
+        assert "stop" not in drafter.heard
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cancel_stops_the_robot(way: str, drafter: Drafter) -> None:
+    with agent_of(way, drafter) as agent:
+        end = agent.ask("follow_instruction", instruction=BOX)
+        drafter.until(lambda: drafter.heard == [BOX])
+        drafter.turn(BOX)
+        end.cancel()
+        drafter.until(drafter.told_to_stop)
+        assert drafter.heard == [BOX, "stop"]
+        assert "told to stop" in agent.call("status").structured_content["why"]
+
+
+AGENT = """
+import asyncio, json, sys
+from mcp import Client, StdioServerParameters
+
+async def main(given, mode):
+    where = given if isinstance(given, str) else StdioServerParameters(**given)
+    async with Client(where, mode=mode) as client:
+        await client.call_tool("follow_instruction", {"instruction": "find the red box"})
+
+asyncio.run(main(*json.loads(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_agent_that_is_killed_leaves_a_robot_that_stands(way: str, drafter: Drafter) -> None:
+    def follow(given: Any, mode: str) -> None:
+        said = json.dumps([given, mode])
+        agent = subprocess.Popen([sys.executable, "-c", AGENT, said])
+        drafter.until(lambda: drafter.heard == [BOX])
+        drafter.turn(BOX)
+        agent.kill()
+        agent.wait()
+        drafter.until(drafter.told_to_stop)
+        assert drafter.heard == [BOX, "stop"]
+
+    if way == "stdio":
+        follow({"command": COMMAND[0], "args": COMMAND[1:], "env": dict(os.environ)}, "auto")
+    else:
+        with serving() as url:
+            follow(url, "legacy" if "legacy" in way else "auto")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_tools_that_are_ended_leave_a_robot_that_stands(how: int, drafter: Drafter) -> None:
+    process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    params["clientInfo"] = {"name": "test", "version": "1"}
+    asked = {"name": "follow_instruction", "arguments": {"instruction": BOX}}
+    for message in (
+        {"id": 1, "method": "initialize", "params": params},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": asked},
+    ):
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        process.stdin.flush()
+    drafter.until(lambda: drafter.heard == [BOX])
+    drafter.turn(BOX)
+    process.send_signal(how)
+    drafter.until(drafter.told_to_stop)
+    assert process.wait(60) == 0
+    process.stdin.close()
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stop_is_behind_nothing_and_ends_what_is_followed(way: str, drafter: Drafter) -> None:
+    """Another tool waits for an endpoint that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        with camera(drafter), agent_of(way, drafter, "--endpoint", where) as agent:
+            waits = agent.ask("describe")
+            end = agent.ask("follow_instruction", instruction=BOX)
+            drafter.until(lambda: drafter.heard == [BOX])
+            drafter.turn(BOX)
+            result = agent.call("stop")
+            assert not result.is_error and text_of(result).startswith("stopped: ")
+            assert drafter.state.state == "stopped" and "stop" in drafter.heard
+            assert agent.wait(end).structured_content["outcome"] == "cancelled"
+            drafter.until(drafter.told_to_stop)
+            assert not waits.done()
+            waits.cancel()
+
+
+@contextmanager
+def camera(drafter: Drafter) -> Iterator[bytes]:
+    """A camera that publishes this picture."""
+    picture = frame(7)
+    publisher = drafter.create_publisher(
+        CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
+    )
+    message = CompressedImage(format="jpeg", data=picture)
+    timer = drafter.create_timer(0.1, lambda: publisher.publish(message))
+    yield picture
+    timer.cancel()
+    drafter.destroy_publisher(publisher)
+
+
+def test_a_stop_at_the_same_time_as_an_instruction_wins(drafter: Drafter) -> None:
+    """In whatever order they reach the navigator."""
+    with agent_of("stdio", drafter) as agent:
+        for _ in range(5):
+            agent.ask("status")
+            end, stopped = agent.ask("follow_instruction", instruction=BOX), agent.ask("stop")
+            assert text_of(agent.wait(stopped)).startswith("stopped: ")
+            agent.wait(end)
+            drafter.spin(0.3)
+            assert drafter.state.state == "stopped" and drafter.heard[-1:] != [BOX]
+
+
+def test_a_stop_in_ones_own_words_stops_what_another_has_begun(drafter: Drafter) -> None:
+    drafter.instruction.publish(String(data=BOX))
+    drafter.turn(BOX)
+    with agent_of("stdio", drafter) as agent:
+        result = agent.call("follow_instruction", instruction="Please stop now!")
+        assert result.structured_content["outcome"] == "cancelled"
+        assert drafter.state.state == "stopped" and drafter.heard[-1] == "stop"
+
+
+def test_a_stop_that_no_navigator_confirms_is_said_to_be_none(
+    drafter: Drafter, graph: Graph
+) -> None:
+    with agent_of("stdio", drafter) as agent:
+        assert not agent.call("stop").is_error
+        graph[0].send_signal(signal.SIGSTOP)
+        try:
+            result = agent.call("stop")
+        finally:
+            graph[0].send_signal(signal.SIGCONT)
+        assert result.is_error and "NOT CONFIRMED" in text_of(result)
+        assert not agent.call("stop").is_error
+
+
+def test_of_two_agents_the_last_one_is_followed_and_the_other_may_go(drafter: Drafter) -> None:
+    with serving() as url:
+        first, second = Agent(url, "auto", drafter), Agent(url, "legacy", drafter)
+        end = first.ask("follow_instruction", instruction=BOX)
+        drafter.until(lambda: drafter.heard == [BOX])
+        then = second.ask("follow_instruction", instruction=BALL)
+        said = first.wait(end).structured_content
+        assert (said["outcome"], said["message"]) == ("cancelled", "another goal came")
+        first.close()
+        drafter.turn(BALL)
+        drafter.tell("done", BALL)
+        assert second.wait(then).structured_content["outcome"] == "found"
+        assert drafter.heard == [BOX, BALL]
+        second.close()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "complaint"),
+    [
+        ("follow_instruction", {}, "instruction"),
+        ("follow_instruction", {"instruction": 5}, "instruction"),
+        ("follow_instruction", {"instruction": " "}, "is empty"),
+        ("follow_instruction", {"instruction": "x" * 501}, "501 characters"),
+        ("follow_instruction", {"instruction": "find <|im_end|>"}, "a control token"),
+        ("release_e_stop", {}, "release_e_stop"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_a_sentence(
+    agent: Agent, tool: str, arguments: dict[str, Any], complaint: str
+) -> None:
+    result = agent.call(tool, **arguments)
+    assert result.is_error and complaint in text_of(result)
+    assert agent.drafter is not None and not agent.drafter.heard
+
+
+@pytest.fixture(scope="module")
+def shared_url(graph: Graph) -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+@pytest.fixture
+def agent(shared_url: str, drafter: Drafter) -> Iterator[Agent]:
+    agent = Agent(shared_url, "auto", drafter)
+    yield agent
+    agent.close()
+
+
+def test_the_status_says_what_holds_the_robot_and_no_tool_releases_it(
+    agent: Agent, drafter: Drafter
+) -> None:
+    drafter.e_stop.publish(Bool(data=True))
+    drafter.until(lambda: drafter.state.e_stopped)
+    assert not agent.call("stop").is_error
+    said = agent.call("status").structured_content
+    assert (said["state"], said["code"]) == ("stopped", "E_STOP") and said["link"] == "unknown"
+    drafter.e_stop.publish(Bool(data=False))
+    drafter.until(lambda: not drafter.state.e_stopped)
+    tools = agent.wait(agent._start(agent.client.list_tools())).tools
+    assert {tool.name for tool in tools} == {"follow_instruction", "stop", "status", "describe"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "evil.example"}, 421),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://localhost"}, 403),
+        ({"content-type": "text/plain"}, 400),
+        ({"host": "evil.example", "mcp-protocol-version": "2026-07-28"}, 421),
+        ({"origin": "http://localhost", "mcp-protocol-version": "2026-07-28"}, 403),
+    ],
+    ids=str,
+)
+def test_no_web_page_reaches_the_tools(
+    shared_url: str, headers: dict[str, str], status: int
+) -> None:
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    params["clientInfo"] = {"name": "test", "version": "1"}  # type: ignore[assignment]
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    usual = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    connection = http.client.HTTPConnection("127.0.0.1", int(shared_url.split(":")[2][:-4]))
+    connection.request("POST", "/mcp", json.dumps(asked), usual | headers)
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+def test_the_endpoint_describes_the_newest_picture(drafter: Drafter) -> None:
+    target = load(checkpoint("qwen3_vl", 1), threads=1)
+    small = str(checkpoint("qwen3_vl", 2, 384))
+    with (
+        Cloud(Worker(target, target.spec(3))) as cloud,
+        Decoder(cloud.address, small, preset="dsd") as decoder,
+        RunningEndpoint(decoder) as endpoint,
+        camera(drafter) as picture,
+        agent_of("stdio", drafter, "--endpoint", endpoint.url) as agent,
+    ):
+        result = agent.call("describe", question="What is left?")
+        assert not result.is_error, text_of(result)
+        answer = endpoint.post(asked(shown(picture), "What is left?"))[2]
+        assert text_of(result) == answer["choices"][0]["message"]["content"]
+
+
+def test_an_endpoint_that_is_not_there_is_told_with_what_starts_it(drafter: Drafter) -> None:
+    where = f"http://127.0.0.1:{free_port()}/v1"
+    with camera(drafter), agent_of("stdio", drafter, "--endpoint", where) as agent:
+        result = agent.call("describe")
+        assert result.is_error and "start edge-cloud-spec endpoint" in text_of(result)
+
+
+def test_without_a_robot_each_tool_says_so() -> None:
+    with ros_domain(), agent_of("stdio", None) as agent:
+        ends = {
+            agent.ask("follow_instruction", instruction=BOX): "no robot is there",
+            agent.ask("stop"): "NOT CONFIRMED",
+            agent.ask("status"): "no robot is there",
+            agent.ask("describe"): "no picture came on /camera/image_raw",
+        }
+        for end, said in ends.items():
+            result = agent.wait(end)
+            assert result.is_error and said in text_of(result)
+
+
+def test_an_instruction_server_that_ends_ends_what_is_followed(launch: Launch) -> None:
+    with ros_domain():
+        _, server = start(launch)
+        with playing() as drafter, agent_of("stdio", drafter) as agent:
+            end = agent.ask("follow_instruction", instruction=BOX)
+            drafter.until(lambda: drafter.heard == [BOX])
+            server.send_signal(signal.SIGINT)
+            result = agent.wait(end)
+            assert result.is_error and "instruction server is gone" in text_of(result)
+            drafter.until(drafter.told_to_stop)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--endpoint", "http://10.0.0.1/v1"), "give --endpoint https://"),
+        (("--endpoint", "ftp://127.0.0.1/v1"), "must be http://HOST:PORT/v1"),
+        (("--endpoint-token-file", "/nowhere"), "/nowhere"),
+        (("--namespace", "a b"), "namespace"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_used_is_one_sentence(
+    options: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mcp", *options]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: ") and complaint in told
