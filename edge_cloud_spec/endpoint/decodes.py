@@ -88,8 +88,9 @@ class Decodes:
 
     def may_be_unserved(self, asked: ChatRequest | Decisions) -> bool:
         """Whether ``stream`` or ``score`` may raise Unserved, before the first words."""
-        has_log_probs = isinstance(asked, Decisions) or asked.logprobs
-        return has_log_probs or bool(asked.tools) or self._lost is Unserved
+        if isinstance(asked, Decisions):
+            return True
+        return bool(asked.tools) or asked.logprobs or self._lost is Unserved
 
     async def close(self) -> None:
         """Wait for the last decode, which nobody reads any more, and end the thread."""

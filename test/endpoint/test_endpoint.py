@@ -459,7 +459,7 @@ def test_a_client_that_goes_away_ends_its_questions(slow: Slow) -> None:
         until(lambda: slow.ends)
         connection.sock.shutdown(socket.SHUT_RDWR)
         until(lambda: not slow.endpoint.decodes._turn.locked())
-    assert slow.ends[-1] == "aborted" and len(slow.ends) < 300
+    assert "aborted" in slow.ends and len(slow.ends) < 300
     status, _, answer = slow.endpoint.post(QUESTIONS, DECISIONS)
     assert status == 200 and len(answer["answers"]) == 3
 
