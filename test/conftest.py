@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # waits for much of its time.
 NODES = ("test/nodes/", "test/lab/simulator/")
 GRAPHS = (
+    "test/agent_tools/",
     "test/examples/",
     "test/lab/demo/test_demo.py",
     "test/lab/replay/test_replay.py",

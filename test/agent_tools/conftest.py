@@ -10,7 +10,6 @@ from helpers.graph.launching import launching
 from helpers.graph.ros_domain import ros_domain
 
 collect_ignore_glob = [] if find_spec("rclpy") and find_spec("mcp") else ["test_*"]
-launch = pytest.fixture(launching, name="launch")
 launch_once = pytest.fixture(launching, name="launch_once", scope="module")
 
 
