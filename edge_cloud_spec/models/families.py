@@ -29,9 +29,11 @@ FAMILIES = {
     "qwen2_vl": Family("Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": Family("Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Family("Qwen3VLForConditionalGeneration"),
+    "qwen3_5": Family("Qwen3_5ForConditionalGeneration"),
     "llama": Family("LlamaForCausalLM", reads_pictures=False),
     "qwen2": Family("Qwen2ForCausalLM", reads_pictures=False),
     "qwen3": Family("Qwen3ForCausalLM", reads_pictures=False),
+    "qwen3_5_text": Family("Qwen3_5ForCausalLM", reads_pictures=False),
 }
 
 
