@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -101,16 +100,13 @@ class Lineage:
     ) -> Lineage:
         """The last of ``rows`` rows are the nodes; those before are a chain."""
         if nodes.parents is None:
-            first = torch.arange(rows - count, rows, device=device)
-            every = torch.ones(rows, rows, dtype=torch.bool, device=device)
-            return cls(every.tril_(), first[:, None] + torch.arange(kernel, device=device))
-        ancestors = nodes.mask(rows, 0, len(nodes)) == 0
-        before = np.arange(kernel - 1)
-        window = [
-            np.concatenate([before, np.flatnonzero(line) + kernel - 1])[-kernel:]
-            for line in ancestors[rows - count :]
-        ]
-        return cls(*(torch.from_numpy(each).to(device) for each in (ancestors, np.stack(window))))
+            ancestors = torch.ones(rows, rows, dtype=torch.bool, device=device).tril_()
+        else:
+            ancestors = torch.from_numpy(nodes.mask(rows, 0, len(nodes)) == 0).to(device)
+        # Each row's last ancestors in ascending order; the columns before all rows are everybody's.
+        read = F.pad(ancestors[rows - count :], (kernel - 1, 0), value=True)
+        places = torch.arange(kernel - 1 + rows, device=device).where(read, -1)
+        return cls(ancestors, places.topk(kernel).values.flip(-1))
 
 
 def delta_rule(

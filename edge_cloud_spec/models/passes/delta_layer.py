@@ -10,12 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..delta_rule import DeltaSizes
+from ..recurrent import RecurrentLayout
 from .attention import PassItem
 from .layer import Block, RmsNorm
 
 
-def sizes_of(mixer: Any) -> DeltaSizes:
-    """The sizes of a Gated DeltaNet module of transformers."""
+def recurrent_layout(layers: Sequence[Any], device: torch.device) -> RecurrentLayout | None:
+    """What these layers of transformers remember besides keys and values; None: nothing."""
+    mixers = [layer.linear_attn for layer in layers if hasattr(layer, "linear_attn")]
+    return RecurrentLayout(len(mixers), _sizes(mixers[0]), device) if mixers else None
+
+
+def _sizes(mixer: Any) -> DeltaSizes:
     return DeltaSizes(
         mixer.num_k_heads,
         mixer.num_v_heads,
@@ -34,7 +40,7 @@ class DeltaLayer(Block):
         mixer = layer.linear_attn
         parts = [mixer.in_proj_qkv, mixer.in_proj_z, mixer.in_proj_b, mixer.in_proj_a]
         super().__init__(layer, parts, mixer.out_proj, quantize)
-        self._place, self._sizes = place, sizes_of(mixer)
+        self._place, self._sizes = place, _sizes(mixer)
         self._kernel = mixer.conv1d.weight.data[:, 0].float().T.contiguous()  # [kernel, columns]
         self._rate = -mixer.A_log.data.float().exp()  # [value_heads]
         self._bias = mixer.dt_bias.data

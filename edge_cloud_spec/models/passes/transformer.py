@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from ...decoding.token_tree import TokenTree
 from ...errors import UserError
 from ..cache import CacheLayout
-from ..recurrent import RecurrentLayout
 from .attention import OnLayer, PaddedAttention, PassItem, aligned, attend, causal
-from .delta_layer import DeltaLayer, sizes_of
+from .delta_layer import DeltaLayer, recurrent_layout
 from .layer import (
     AttentionLayer,
     PackedLinear,
@@ -58,12 +57,8 @@ class Transformer:
     def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
         config = language_model.config
         rotary, heads = language_model.rotary_emb, config.num_attention_heads
-        attentions = [
-            each.self_attn for each in language_model.layers if hasattr(each, "self_attn")
-        ]
-        mixers = [
-            each.linear_attn for each in language_model.layers if hasattr(each, "linear_attn")
-        ]
+        layers = language_model.layers
+        attentions = [layer.self_attn for layer in layers if hasattr(layer, "self_attn")]
         lacking = {*(getattr(config, "layer_types", None) or ())}
         if not lacking and getattr(config, "sliding_window", None):
             lacking = {"sliding_window"}
@@ -90,19 +85,16 @@ class Transformer:
         self.lm_head = lm_head
         self._cropped: tuple[int, nn.Module] | None = None
         self.layers: list[AttentionLayer | DeltaLayer] = []
-        places = count(), count()  # of the layers of either kind
-        for index, layer in enumerate(language_model.layers):
-            if hasattr(layer, "linear_attn"):
-                self.layers.append(DeltaLayer(layer, next(places[1]), quantize))
+        recurrent = recurrent_layout(layers, self.device)
+        place, delta_place = count(), count()  # of the layers of either kind
+        for index, layer in enumerate(layers):
+            if hasattr(layer, "self_attn"):
+                self.layers.append(AttentionLayer(layer, next(place), *sizes, quantize))
             else:
-                self.layers.append(AttentionLayer(layer, next(places[0]), *sizes, quantize))
-            language_model.layers[index] = nn.Identity()  # frees the weights that were fused
-        recurrent: RecurrentLayout | None = None
-        if mixers:
-            recurrent = RecurrentLayout(len(mixers), sizes_of(mixers[0]), self.device)
-        self.cache_layout = CacheLayout(
-            len(attentions), *sizes[1:], self.dtype, self.device, recurrent
-        )
+                self.layers.append(DeltaLayer(layer, next(delta_place), quantize))
+            layers[index] = nn.Identity()  # frees the weights that were fused
+        shape = len(attentions), *sizes[1:], self.dtype, self.device
+        self.cache_layout = CacheLayout(*shape, recurrent)
         self._rotary = RotaryEmbedding(rotary, config, self.dtype)
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:

@@ -204,7 +204,7 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
         text |= {
             "full_attention_interval": 2,
             "linear_num_key_heads": shape.kv_heads,
-            "linear_num_value_heads": shape.heads,
+            "linear_num_value_heads": 2 * shape.heads,
             "linear_key_head_dim": shape.head_dim,
             "linear_value_head_dim": shape.head_dim,
         }
