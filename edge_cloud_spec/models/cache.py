@@ -74,10 +74,15 @@ class KeyValueCache(Held):
         """
         super().__init__(memory)
         self._layout = layout
-        self._take(rows)
         self.recurrent: RecurrentState | None = None
         if layout.recurrent is not None:
             self.recurrent = RecurrentState(layout.recurrent, nodes, memory)
+        try:
+            self._take(rows)
+        except MemoryFull:
+            if self.recurrent is not None:
+                self.recurrent.release()
+            raise
 
     def _take(self, rows: int) -> None:
         """Take another buffer in place of this one."""

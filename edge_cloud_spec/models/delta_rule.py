@@ -131,7 +131,8 @@ def delta_rule(
 
     def by_head(x: Tensor) -> Tensor:
         """[n, values] or [n, value_heads] to [key_heads, group, n, value_size] or [..., 1]."""
-        return x.view(len(x), *grouped, -1).permute(1, 2, 0, 3)
+        heads: Tensor = x.view(len(x), *grouped, -1)
+        return heads.permute(1, 2, 0, 3)
 
     keys, updates, decays, kept = sizes.parts(writes)
     kept[before:], decays[before:] = columns, gates[0]
@@ -142,9 +143,7 @@ def delta_rule(
     keys[before:] = unit[1]
     heads = unit.permute(2, 0, 1, 3).flatten(1, 2)  # queries, then keys: [key_heads, 2 n, key_size]
     dots = (heads @ keys.permute(1, 2, 0)).unsqueeze(1)  # [key_heads, 1, 2 n, m]
-    stored = heads.unsqueeze(1) @ state.view(
-        *grouped, *state.shape[1:]
-    )  # [.., .., 2 n, value_size]
+    stored = heads.unsqueeze(1) @ state.view(*grouped, *state.shape[1:])  # [.., .., 2 n, size]
 
     ancestors = lineage.ancestors
     total = ancestors.double() @ decays.double()  # c, [m, value_heads]
@@ -154,16 +153,14 @@ def delta_rule(
     written = by_head(updates.flatten(1))  # [.., .., m, value_size]
 
     known = dots[:, :, count:] * decay  # of keys among keys
-    due = (
-        by_head(value) - since * stored[:, :, count:] - known[..., :before] @ written[:, :, :before]
-    )
-    due = strength * due
+    right = by_head(value) - since * stored[:, :, count:]
+    due = strength * (right - known[..., :before] @ written[:, :, :before])
     if count > 1:
         system = strength * known[..., before:]
         due = torch.linalg.solve_triangular(system, due, upper=False, unitriangular=True)
     written[:, :, before:] = due
     read: Tensor = since * stored[:, :, :count] + (dots[:, :, :count] * decay) @ written
-    return read.permute(2, 0, 1, 3).flatten(1) * sizes.key_size**-0.5
+    return read.permute(2, 0, 1, 3).flatten(1) * float(sizes.key_size**-0.5)
 
 
 def after(
@@ -172,9 +169,11 @@ def after(
     """State and window after a chain of writes [..., n, write], of those before it; all may have
     leading dimensions."""
     keys, updates, decays, columns = sizes.parts(writes)
-    total = decays.double().cumsum(-2)  # [..., n, value_heads]
-    end = total[..., -1:, :]
-    left = (end - total).exp().float().transpose(-1, -2).unsqueeze(-1)  # [..., value_heads, n, 1]
+    decays = decays.double()  # [..., n, value_heads]
+    end = decays.sum(-2, keepdim=True)
+    left = (
+        (end - decays.cumsum(-2)).exp().float().transpose(-1, -2).unsqueeze(-1)
+    )  # [..., value_heads, n, 1]
     k = keys.transpose(-2, -3).repeat_interleave(sizes.group, -3) * left
     kept = state * end.exp().float().transpose(-1, -2).unsqueeze(-1)
     window = torch.cat([window, columns], -2)[..., columns.shape[-2] :, :]

@@ -29,7 +29,6 @@ from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.request import Request
 from edge_cloud_spec_lab.harness.random_checkpoint import (
-    RECURRENT,
     CheckpointShape,
     make_checkpoint,
 )
@@ -123,7 +122,9 @@ def full_logits(
     mask = torch.ones_like(ids)
     mask[0, list(hidden)] = 0
     with torch.inference_mode():
-        if len(hidden) and family in RECURRENT:  # whose layers do not forget what a mask hides
+        if (
+            len(hidden) and families.FAMILIES[family].recurrent
+        ):  # whose layers do not forget what a mask hides
             out = model(**without(model, ids, inputs, mask[0].bool()))
         else:
             out = model(input_ids=ids, attention_mask=mask, **inputs)

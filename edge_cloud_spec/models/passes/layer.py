@@ -386,4 +386,4 @@ class AttentionLayer(Block):
 
 def is_gated(attention: Any, heads: int) -> bool:
     """Whether an attention module of transformers has a gate for each query head."""
-    return bool(attention.q_proj.out_features == 2 * heads * attention.head_dim)
+    return bool(getattr(attention.q_proj, "out_features", 0) == 2 * heads * attention.head_dim)

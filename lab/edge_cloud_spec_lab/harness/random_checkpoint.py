@@ -52,7 +52,6 @@ class CheckpointShape:
 
 
 TINY = CheckpointShape()
-RECURRENT = ("qwen3_5", "qwen3_5_text")  # with Gated DeltaNet layers
 SHAPE_100M = CheckpointShape(768, 2048, 16, 12, 4, 256, 4, 4)  # about 0.1 billion weights
 SHAPE_500M = CheckpointShape(1024, 4096, 32, 16, 4, 512, 6, 8)
 
@@ -82,7 +81,9 @@ def make_checkpoint(
         for name, weight in model.named_parameters():
             if name.endswith(".bias"):  # zero by default, which would hide a lost bias
                 weight.normal_(0, 0.02)
-            if family in RECURRENT and "norm" in name:  # so that 1 + weight is not the weight
+            if (
+                FAMILIES[family].recurrent and "norm" in name
+            ):  # so that 1 + weight is not the weight
                 weight.add_(torch.randn_like(weight), alpha=0.1)
             if name.endswith(".A_log"):  # by default nearly all forget a token at once
                 weight.uniform_(-5, 0)
@@ -183,7 +184,9 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
         "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_start|>"),
         "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_end|>"),
     }
-    head = shape.head_dim * (2 if family in RECURRENT else 1)  # of which a half is rotated there
+    head = shape.head_dim * (
+        2 if FAMILIES[family].recurrent else 1
+    )  # of which a half is rotated there
     half = shape.head_dim // 2
     side = half // 3
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
@@ -199,7 +202,7 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
         "bos_token_id": None,
         "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
     }
-    if family in RECURRENT:
+    if FAMILIES[family].recurrent:
         rope["partial_rotary_factor"] = 0.5
         text |= {
             "full_attention_interval": 2,
