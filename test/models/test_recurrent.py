@@ -19,8 +19,7 @@ from torch import Tensor
 from edge_cloud_spec.decoding.token_tree import TokenTree
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import families
-from edge_cloud_spec.models import recurrent as recurrent_module
-from edge_cloud_spec.models.delta_rule import DeltaSizes, Lineage, after, delta_rule
+from edge_cloud_spec.models.delta_rule import CHUNK_ROWS, DeltaSizes, Lineage, after, delta_rule
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.llama import load_llama
 from edge_cloud_spec.models.load import load
@@ -108,7 +107,7 @@ def close(session: Session, family: str, prompt: Prompt, tokens: Sequence[int]) 
     assert session.tokens == tuple(tokens)
     rows = session.forward([3, 4, 5], [-1, -1, 1])
     path = difference(rows[2:], family, prompt, [*tokens, 4, 5])
-    return max(path, difference(rows[1:2], family, prompt, [*tokens, 3])) < CLOSE
+    return bool(max(path, difference(rows[1:2], family, prompt, [*tokens, 3])) < CLOSE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,7 +119,7 @@ def test_a_session_rolls_back_a_little_at_once_and_far_by_computing_it_again(
     prompt, tokens = prompt_of(model), [7 + index % 90 for index in range(3 * WRITES)]
     session = model.open(prompt)
     said(session, tokens)
-    assert session._cache.recurrent.base > session.prompt_rows  # type: ignore[union-attr]
+    assert session._cache.recurrent.base > session.prompt_rows
     session.truncate(len(tokens) - back)
     assert session.resident == (back < KEPT_ROWS)
     assert close(session, family, prompt, tokens[: len(tokens) - back])
@@ -144,7 +143,7 @@ def test_a_step_of_a_long_prompt_that_is_interrupted_has_no_effect(family: str) 
     """Its chunks moved the state in some layers."""
     model = fresh(family)
     prompt = prompt_of(model, text=LONG)
-    prefill, rows = model.prefill(prompt), recurrent_module.CHUNK_ROWS + 3 * WRITES
+    prefill, rows = model.prefill(prompt), CHUNK_ROWS + 3 * WRITES
 
     class Stop(Exception):
         pass
@@ -251,7 +250,7 @@ def test_a_state_that_is_not_the_sessions_own_would_be_noticed() -> None:
     model = fresh("qwen3_5")
     session = model.open(prompt_of(model, text=LONG))
     right = session.forward([5, 6])
-    state = session._cache.recurrent  # type: ignore[union-attr]
+    state = session._cache.recurrent
     assert state is not None and state.base > 0
     for part, least in ((state._state, 1), (state._writes, 10)):
         kept = part.clone()
