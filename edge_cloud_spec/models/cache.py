@@ -1,16 +1,16 @@
 """KV caches: preallocated buffers with one row per token, and a store of shared prompt prefixes.
 
-Rolling a cache back only lowers a count. A session can lose its cache to another one, and computes
-it again at its next pass.
+Rolling a cache back only lowers a count, as far as there are Gated DeltaNet layers for some rows
+only (``recurrent``). A session can lose its cache to another one, and computes it again at its next
+pass.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-import weakref
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,20 +24,23 @@ from torch import Tensor
 
 from ..decoding.digest import common_prefix
 from ..errors import MemoryFull
-from .kv_memory import MB, KvBuffer, KvHolder, KvMemory
+from .kv_memory import MB, Held, KvBuffer, KvHolder, KvMemory
+from .recurrent import RecurrentLayout, RecurrentState
 
 CAPACITY_STEP_ROWS = 128  # rows; capacities are multiples of it
 
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """The shape of a model's keys and values."""
+    """The shape of a model's keys and values; ``recurrent``: of what its Gated DeltaNet layers
+    remember, if there are any."""
 
     layers: int
     heads: int
     size: int
     dtype: torch.dtype
     device: torch.device
+    recurrent: RecurrentLayout | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -55,28 +58,36 @@ class CacheLayout:
             return torch.empty(shape, dtype=self.dtype, device=self.device)
 
 
-class KeyValueCache:
+class KeyValueCache(Held):
     """A buffer [layers, 2, kv_heads, capacity, head_dim], one row per token; its owner knows which
     are valid.
 
     transformers' DynamicCache concatenates (copies) all rows at each step and layer; this one
-    writes only the new rows. After ``release`` no row may be used.
+    writes only the new rows. After ``release`` no row may be used. ``recurrent``: what Gated
+    DeltaNet layers remember of the same rows.
     """
 
-    def __init__(self, layout: CacheLayout, rows: int, memory: KvMemory) -> None:
-        """MemoryFull: there is no memory for so many rows."""
-        self._layout, self._memory = layout, memory
-        self._holder: KvHolder | None = None
-        self._take(rows)
+    def __init__(self, layout: CacheLayout, rows: int, memory: KvMemory, nodes: int = 0) -> None:
+        """MemoryFull: there is no memory for so many rows.
+
+        nodes: so many are expected in a pass.
+        """
+        super().__init__(memory)
+        self._layout = layout
+        self.recurrent: RecurrentState | None = None
+        if layout.recurrent is not None:
+            self.recurrent = RecurrentState(layout.recurrent, nodes, memory)
+        try:
+            self._take(rows)
+        except MemoryFull:
+            if self.recurrent is not None:
+                self.recurrent.release()
+            raise
 
     def _take(self, rows: int) -> None:
         """Take another buffer in place of this one."""
-        self._held = self._layout.take(
-            -(-rows // CAPACITY_STEP_ROWS) * CAPACITY_STEP_ROWS, self._memory
-        )
-        self.release = weakref.finalize(self, self._memory.give, self._held)
-        if self._holder is not None:
-            self._memory.hold(self._held, self._holder)
+        rows = -(-rows // CAPACITY_STEP_ROWS) * CAPACITY_STEP_ROWS
+        self._hold(self._layout.take(rows, self._memory))
         self._buffer: Tensor = self._held.data
         # Views made once: indexing the buffer per layer and step would cost more than the copy.
         self.keys: list[Tensor] = [layer[0] for layer in self._buffer]  # [kv_heads, capacity, dim]
@@ -87,17 +98,20 @@ class KeyValueCache:
         """The number of rows allocated."""
         return self._buffer.shape[3]
 
-    def reserve(self, rows: int, valid: int) -> None:
-        """Grow to at least `rows` rows in all, keeping the first `valid`; raises MemoryFull.
+    def reserve(self, rows: int, valid: int, certain: int = 0, prompt: int = 0) -> None:
+        """Prepare a pass: grow to at least `rows` rows in all, keeping the first `valid`; raises
+        MemoryFull.
 
-        It grows by a quarter at least, so that not every step copies.
+        certain, prompt: see ``RecurrentState.reserve``. It grows by a quarter at least, so that not
+        every step copies.
         """
-        if rows <= self.capacity:
-            return
-        release, old = self.release, self._buffer
-        self._take(max(rows, self.capacity * 5 // 4))
-        self._buffer[:, :, :, :valid] = old[:, :, :, :valid]
-        release()
+        if rows > self.capacity:
+            give, old = self._give, self._buffer
+            self._take(max(rows, self.capacity * 5 // 4))
+            self._buffer[:, :, :, :valid] = old[:, :, :, :valid]
+            give()
+        if self.recurrent is not None:
+            self.recurrent.reserve(rows, valid, certain, prompt)
 
     def gather(self, start: int, rows: Sequence[int]) -> None:
         """Move `rows` (absolute indices, in order) to start, start + 1, ..., to commit a path of a
@@ -106,19 +120,44 @@ class KeyValueCache:
             index = torch.tensor(rows, device=self._buffer.device)
             kept = self._buffer.index_select(3, index)
             self._buffer[:, :, :, start : start + len(rows)] = kept
+            if self.recurrent is not None:
+                self.recurrent.gather(start, index)
+
+    def returns_to(self, row: int) -> bool:
+        """Whether a pass can continue after ``row`` of the valid rows."""
+        return self.recurrent is None or row >= self.recurrent.base
+
+    def settle(self) -> None:
+        """A pass over rows of this cache is done, and has not been abandoned."""
+        if self.recurrent is not None:
+            self.recurrent.settle()
 
     def rows(self, start: int, end: int) -> Tensor:
         """A view [layers, 2, kv_heads, end - start, head_dim] of these rows."""
         return self._buffer[:, :, :, start:end]
 
+    @property
+    def size(self) -> int:
+        """As ``Held``, of both."""
+        return super().size + (0 if self.recurrent is None else self.recurrent.size)
+
     def keep_for(self, holder: KvHolder) -> None:
-        """Register the holder that may evict this buffer from now on."""
-        self._holder = holder
-        self._memory.hold(self._held, holder)
+        """As ``Held``, of both."""
+        super().keep_for(holder)
+        if self.recurrent is not None:
+            self.recurrent.keep_for(holder)
 
     def touch(self) -> None:
-        """Mark the buffer as used now."""
-        self._memory.touch(self._held)
+        """As ``Held``, of both."""
+        super().touch()
+        if self.recurrent is not None:
+            self.recurrent.touch()
+
+    def release(self) -> None:
+        """As ``Held``, of both."""
+        super().release()
+        if self.recurrent is not None:
+            self.recurrent.release()
 
 
 SPARE_ROWS = 128  # extra rows that a new cache has beyond prompt and answer
@@ -126,6 +165,11 @@ PREFIX_BYTES = 256 * MB  # limit of kept prefixes if memory is unlimited
 PREFIX_ONE_IN = 4  # otherwise kept prefixes may use one byte in so many
 PREFIX_KEPT_S = 600.0  # without use, after which a kept prefix is dropped when others are kept
 REUSED_ONE_IN = 8  # one row in so many must be known; fewer are not worth a separate pass
+
+
+def worth_pasting(known: int, rows: int) -> bool:
+    """Whether so many known rows are worth a pass over the others of a prompt alone."""
+    return known * REUSED_ONE_IN >= rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,19 +217,28 @@ def prompt_parts(
 
 
 class _Kept:
-    """The kept rows of one part of a prompt."""
+    """The kept rows of one part of a prompt; for Gated DeltaNet layers the state after them, if it
+    was known."""
 
     pinned = False
 
     def __init__(self, store: PrefixStore, part: PromptPart, buffer: KvBuffer) -> None:
         self._store, self.part, self.buffer = store, part, buffer
+        self.state: KvBuffer | None = None
         self.used = 0.0  # s
         self.row: NDArray[np.float32] | None = None  # logits [V] after it, where it ends a prompt
 
     @property
     def size(self) -> int:
-        """Bytes of the kept rows and of the logits after them."""
-        return self.buffer.size + (0 if self.row is None else self.row.nbytes)
+        """Bytes of the kept rows, and of the state and the logits after them."""
+        return sum(each.size for each in self.buffers) + (
+            0 if self.row is None else self.row.nbytes
+        )
+
+    @property
+    def buffers(self) -> list[KvBuffer]:
+        """Those of the memory."""
+        return [self.buffer] if self.state is None else [self.buffer, self.state]
 
     def evict(self) -> bool:
         self._store.drop(self.part.key)
@@ -215,22 +268,33 @@ class PrefixStore:
         row = self._kept[prompt[-1].key].row if len(found) == len(prompt) else None
         if row is not None and len(row) != vocabulary:
             row = None
-        count = min(found[-1].end, prompt[-1].end - (row is None)) if found else 0
+        last = prompt[-1].end - (row is None)
+        count = min(found[-1].end, last) if found else 0
         sources = [(part, part) for part in found]
         if len(found) < len(prompt) and (begun := self._begun_as(prompt[len(found)])) is not None:
             sources.append((prompt[len(found)], begun[0]))
-            count = min(prompt[len(found)].start + begun[1], prompt[-1].end - 1)
-        if count * REUSED_ONE_IN < prompt[-1].end:
+            count = min(prompt[len(found)].start + begun[1], last)
+        if cache.recurrent is not None:  # it goes on after a state alone
+            while sources and (self._state(sources) is None or count < sources[-1][1].end):
+                sources.pop()
+                count = sources[-1][1].end if sources else 0
+        if not worth_pasting(count, prompt[-1].end):
             return 0, None
         with torch.inference_mode():
             for part, source in sources:
                 end = min(part.end, count)
                 kept = self._kept[source.key].buffer.data
                 cache.rows(part.start, end).copy_(kept[:, :, :, : end - part.start])
+        if cache.recurrent is not None and (state := self._state(sources)) is not None:
+            cache.recurrent.resume(state, count)
         self._touch([source for _, source in sources])
         self._memory.prefix_hits += 1
         self._memory.prefix_rows += count
         return count, row
+
+    def _state(self, sources: Sequence[tuple[PromptPart, PromptPart]]) -> KvBuffer | None:
+        """The state after the last of these sources, if one is kept."""
+        return self._kept[sources[-1][1].key].state if sources else None
 
     def keep(
         self, cache: KeyValueCache, prompt: Sequence[PromptPart], row: NDArray[np.float32] | None
@@ -246,12 +310,13 @@ class PrefixStore:
         kept: list[PromptPart] = []
         for part in prompt:
             if part.key not in self._kept:
-                buffer = self._take(part.end - part.start, [part.key for part in kept])
+                count = part.end - part.start
+                take = partial(self._layout.take, count, self._memory, evicts=False)
+                buffer = self._take(count * self._layout.row_bytes, take, kept)
                 if buffer is None:
                     break
                 with torch.inference_mode():
-                    rows = cache.rows(part.start, part.end)
-                    buffer.data[:, :, :, : part.end - part.start].copy_(rows)
+                    buffer.data[:, :, :, :count].copy_(cache.rows(part.start, part.end))
                 begun = self._begun_as(part)
                 if begun is not None and begun[1] == begun[0].end - begun[0].start:
                     self.drop(begun[0].key)  # this one begins with all of it
@@ -259,9 +324,17 @@ class PrefixStore:
                 self._memory.hold(buffer, self._kept[part.key])
             kept.append(part)
         self._touch(kept)
-        if row is not None and len(kept) == len(prompt):
+        if len(kept) < len(prompt):
+            return
+        last = self._kept[kept[-1].key]
+        if row is not None:
             # A copy, which does not keep the logits of the whole pass alive.
-            self._kept[kept[-1].key].row = row.copy()
+            last.row = row.copy()
+        if cache.recurrent is not None and last.state is None and cache.returns_to(last.part.end):
+            take = partial(cache.recurrent.snapshot, last.part.end)
+            last.state = self._take(cache.recurrent.layout.state_bytes, take, kept)
+            if last.state is not None:
+                self._memory.hold(last.state, last)
 
     def _begun_as(self, part: PromptPart) -> tuple[PromptPart, int] | None:
         """The kept text at the same place that shares most rows with this text, and how many; None:
@@ -287,21 +360,26 @@ class PrefixStore:
 
     def drop(self, key: bytes) -> None:
         """Forget a part and give its memory back."""
-        self._memory.give(self._kept.pop(key).buffer)
+        for buffer in self._kept.pop(key).buffers:
+            self._memory.give(buffer)
 
-    def _take(self, rows: int, beside: Collection[bytes]) -> KvBuffer | None:
-        """A buffer for another part, evicting older parts except these; None if there is no memory.
+    def _take(
+        self, size: int, take: Callable[[], KvBuffer], beside: Sequence[PromptPart]
+    ) -> KvBuffer | None:
+        """A buffer of ``size`` bytes for these parts, evicting older ones; None if there is no
+        memory.
 
         No session is evicted for a prefix that may never be used.
         """
         limit = self._memory.limit
         most = PREFIX_BYTES if limit is None else limit // PREFIX_ONE_IN
-        older = [key for key in self._kept if key not in beside]
+        needed = {part.key for part in beside}
+        older = [key for key in self._kept if key not in needed]
         while True:
             used = sum(kept.size for kept in self._kept.values())
-            if used + rows * self._layout.row_bytes <= most:
+            if used + size <= most:
                 with suppress(MemoryFull):
-                    return self._layout.take(rows, self._memory, evicts=False)
+                    return take()
             if not older:
                 return None
             held: Counter[str] = Counter()
@@ -316,4 +394,5 @@ class PrefixStore:
         for part in reversed(parts):
             self._kept[part.key] = kept = self._kept.pop(part.key)
             kept.used = time.monotonic()
-            self._memory.touch(kept.buffer)
+            for buffer in kept.buffers:
+                self._memory.touch(buffer)

@@ -15,10 +15,14 @@ from ..errors import UserError
 
 @dataclass(frozen=True)
 class Family:
-    """The name of transformers' class, and whether its models read pictures."""
+    """The name of transformers' class, and whether its models read pictures.
+
+    recurrent: some layers are Gated DeltaNet, whose state is not rolled back by dropping rows.
+    """
 
     model_class: str
     reads_pictures: bool = True
+    recurrent: bool = False
 
     def text_model(self, model: Any) -> Any:
         """The text's part of such a model."""
@@ -29,9 +33,11 @@ FAMILIES = {
     "qwen2_vl": Family("Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": Family("Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Family("Qwen3VLForConditionalGeneration"),
+    "qwen3_5": Family("Qwen3_5ForConditionalGeneration", recurrent=True),
     "llama": Family("LlamaForCausalLM", reads_pictures=False),
     "qwen2": Family("Qwen2ForCausalLM", reads_pictures=False),
     "qwen3": Family("Qwen3ForCausalLM", reads_pictures=False),
+    "qwen3_5_text": Family("Qwen3_5ForCausalLM", reads_pictures=False, recurrent=True),
 }
 
 

@@ -126,3 +126,38 @@ class KvMemory:
             if not is_out_of_memory(error):
                 raise
             return None
+
+
+class Held:
+    """A buffer of one owner, who may take a larger one in its place, and gives it back at last."""
+
+    _held: KvBuffer
+
+    def __init__(self, memory: KvMemory) -> None:
+        self._memory = memory
+        self._holder: KvHolder | None = None
+
+    def _hold(self, buffer: KvBuffer) -> None:
+        """Have this buffer from now on; the one before is given back by who replaces it."""
+        self._held = buffer
+        self._give = weakref.finalize(self, self._memory.give, buffer)
+        if self._holder is not None:
+            self._memory.hold(buffer, self._holder)
+
+    @property
+    def size(self) -> int:
+        """The buffer's bytes."""
+        return self._held.size
+
+    def release(self) -> None:
+        """Give the buffer back; nothing in it may be used."""
+        self._give()
+
+    def keep_for(self, holder: KvHolder) -> None:
+        """Register the holder that may evict this buffer from now on."""
+        self._holder = holder
+        self._memory.hold(self._held, holder)
+
+    def touch(self) -> None:
+        """Mark the buffer as used now."""
+        self._memory.touch(self._held)

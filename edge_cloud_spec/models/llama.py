@@ -30,8 +30,9 @@ from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
 from ..errors import UserError
 from ..lru_cache import LruCache
-from .checkpoint import CheckpointFiles, checkpoint_files, weights_digest
+from .checkpoint import CheckpointFiles, checkpoint_files, read_json, weights_digest
 from .drafter import OnLayer
+from .families import FAMILIES
 from .image import (
     cosines_of,
     diverse_tokens,
@@ -510,6 +511,12 @@ def load_llama(
             "bits that you want, and none"
         )
     directory = path.parent
+    family = FAMILIES.get(str(read_json(directory, "config.json").get("model_type")))
+    if family is not None and family.recurrent:
+        raise UserError(
+            f"{path} is of a family with recurrent layers, which are not rolled back in llama.cpp "
+            "yet: draft with the directory of its safetensors"
+        )
     files = checkpoint_files(directory)
     vision = vision_file(path) if files.reads_pictures else None
     threads = threads or len(os.sched_getaffinity(0))

@@ -112,7 +112,12 @@ def _model(
 ) -> Any:
     import transformers
 
-    kind = getattr(transformers, family.model_class)
+    kind = getattr(transformers, family.model_class, None)
+    if kind is None:
+        raise UserError(
+            f"transformers {transformers.__version__} has no {family.model_class}: install the "
+            "version in requirements/transformers.txt"
+        )
     options: dict[str, Any] = {"attn_implementation": "sdpa", "use_safetensors": True}
     if "quantization_config" in config:  # quantization kernels must be loaded on their device
         options["device_map"] = {"": device}

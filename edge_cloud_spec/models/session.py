@@ -3,8 +3,9 @@ between them, and passes over the tokens of one or of several sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -197,6 +198,9 @@ class Session:
         self._computed = common_prefix(tokens, self._tokens)
         known = row if self._computed == len(tokens) else None
         self._row = known if self._computed else self._prompt_row
+        if not cache.returns_to(self._first_row):  # as the prefix was rolled back meanwhile
+            self._computed, self._row = 0, None
+            return
         self._cache, self._delta, self.spare = cache, delta, SPARE_ROWS
         cache.keep_for(self)
         kept = self.nodes, self._logits
@@ -302,6 +306,13 @@ class Session:
         if length < self._computed:
             self._computed = length
             self._row = self._prompt_row if length == 0 else None
+            if self._cache is not None and not self._cache.returns_to(self._first_row):
+                self.evict()
+
+    @property
+    def _first_row(self) -> int:
+        """The row of the cache that the next pass begins at."""
+        return self.prompt_rows + self._computed - (self._row is None)
 
     def keep_nodes(
         self, nodes: TokenTree, logits: list[DeviceRows], *, with_prompt: bool = False
@@ -352,7 +363,7 @@ class Session:
         assert cache is not None
         self._in_pass = True
         try:
-            cache.reserve(start + count, start)
+            cache.reserve(start + count, start, start - before, len(tail))
         except MemoryFull:
             # After an eviction the new cache has space for these nodes.
             self.spare = SPARE_ROWS + count
@@ -360,7 +371,10 @@ class Session:
         self._before, self.nodes = self.nodes, asked
         mask = self._transformer.mask(start, count, asked, len(new))
         wanted = max(len(tail) - 1, 0)
-        return PassItem(cache, start, tail + new, mask, positions, wanted, request.on_layer)
+        on_layer = request.on_layer
+        return PassItem(
+            cache, start, tail + new, mask, positions, wanted, on_layer, asked, len(new)
+        )
 
     def end(
         self, request: PassRequest, logits: DeviceRows | Exception | None
@@ -373,6 +387,8 @@ class Session:
         self._in_pass = False
         if self._cache is not None:
             self._cache.touch()
+            if logits is not None:
+                self._cache.settle()
         new = [] if logits is None else list(logits)
         if self._computed < len(self._tokens):
             self._computed, self._row = len(self._tokens), new.pop(0)
@@ -432,14 +448,16 @@ class Prefill:
         pictures: Sequence[PlacedPicture],
         on_filled: Callable[[NDArray[np.float32]], None],
         row: NDArray[np.float32] | None,
+        on_rows: Mapping[int, Callable[[], None]] = MappingProxyType({}),
     ) -> None:
         """start: rows already in the cache. ids [n], positions [3, n]: token ids and rotary
         positions; of a picture only the first row's are known before ``encode`` has run the vision
         part. on_filled: gives the session its cache, and the logits [V] after the last token. row:
-        those logits, required if the cache has all rows."""
+        those logits, required if the cache has all rows. on_rows: called when the cache has exactly
+        so many rows."""
         self._transformer, self._session, self._cache = transformer, session, cache
         self._done, self._ids, self._positions, self._pictures = start, ids, positions, pictures
-        self._on_filled, self._row = on_filled, row
+        self._on_filled, self._row, self._on_rows = on_filled, row, on_rows
         self._encoded: dict[PlacedPicture, EncodedPicture] = {}
         self._nodes = TokenTree()
         self._ended = False
@@ -482,7 +500,8 @@ class Prefill:
             return True
         if self._row is not None and not self.rows_left:
             return self._end(self._row, [])
-        end = min(self._done + max(rows, 1), len(self._ids))
+        stops = (stop for stop in self._on_rows if stop > self._done)
+        end = min(self._done + max(rows, 1), len(self._ids), *stops)
         for picture in self._within(self._done, end):
             if picture not in self._encoded:
                 with torch.inference_mode():
@@ -493,6 +512,8 @@ class Prefill:
         nodes = self._nodes if end == len(self._ids) else TokenTree()
         hidden = self._compute(end, nodes, on_layer)
         self._done = end
+        if end in self._on_rows:
+            self._on_rows[end]()
         if self.rows_left:
             return False
         with torch.inference_mode():
@@ -516,22 +537,26 @@ class Prefill:
         if len(nodes):
             after = positions[:, -1:] + np.array(nodes.depths)  # valid as a prompt ends with text
             positions = np.concatenate([positions, after], axis=1)
-            self._cache.reserve(start + count, start)
+        self._cache.reserve(start + count, start, start, end - start)
         with torch.inference_mode():
             item = PassItem(
                 self._cache,
                 start,
                 [*self._ids[start:end].tolist(), *nodes.tokens],
                 transformer.mask(start, count, nodes, len(nodes)),
+                nodes=nodes,
+                new=len(nodes),
             )
             hidden = transformer.embed(item.tokens)
-            return transformer.forward(
+            hidden = transformer.forward(
                 hidden,
                 torch.from_numpy(positions),
                 [item],
                 self._place_images(hidden, start, end),
                 on_layer,
             )
+        self._cache.settle()
+        return hidden
 
     def _within(self, start: int, end: int) -> list[PlacedPicture]:
         """The pictures with rows between ``start`` and ``end``."""

@@ -27,17 +27,22 @@ NAMED_TOKENS = (
     "mask_token",
 )
 # transformers rebuilds what is of these classes: its tokens, cut into words by the class's rule.
-QWEN, GPT2 = "Qwen2Tokenizer", "GPT2Tokenizer"
+QWEN, QWEN_3_5, GPT2 = "Qwen2Tokenizer", "Qwen3_5Tokenizer", "GPT2Tokenizer"
 AS_WRITTEN = ("PreTrainedTokenizer", "TokenizersBackend")  # without ``Fast``
 QWEN_FAMILIES = ("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_vl")
-QWEN_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_LETTER = {QWEN: r"\p{L}", QWEN_3_5: r"\p{L}\p{M}"}  # the later rule keeps marks with their letter
+WORDS = {
+    rule: r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?["
+    + letter
+    + r"]+|\p{N}| ?[^\s"
+    + letter
+    + r"\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for rule, letter in _LETTER.items()
+}
 END_OF_TEXT = "<|endoftext|>"
 # The special tokens that each of these classes has where its files name none.
 USUAL = {
-    QWEN: dict.fromkeys(("unk_token", "eos_token", "pad_token"), END_OF_TEXT),
+    **{rule: dict.fromkeys(("unk_token", "eos_token", "pad_token"), END_OF_TEXT) for rule in WORDS},
     GPT2: dict.fromkeys(("unk_token", "bos_token", "eos_token"), END_OF_TEXT),
 }
 # Those without a name.
@@ -177,6 +182,8 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
 def _rule(named: object, config: Mapping[str, Any], backend: tokenizers.Tokenizer) -> str | None:
     """The class by whose rule words are cut; None: as tokenizer.json has it."""
     kind, family = str(named).removesuffix("Fast"), config.get("model_type")
+    if family == "qwen3_5" or (named is None and family == "qwen3_5_text"):
+        return QWEN_3_5
     if family == "qwen2" or (named is None and family in QWEN_FAMILIES):
         return QWEN
     # A class of Llama's that is not of bytes would be rebuilt.
@@ -189,11 +196,11 @@ def _cut(backend: tokenizers.Tokenizer, rule: str, add_prefix_space: bool) -> to
     """Cut words by the rule of a class."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-    is_qwen = rule == QWEN
+    is_qwen = rule in WORDS
     cut = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=not is_qwen)
     backend.decoder, backend.pre_tokenizer = decoders.ByteLevel(), cut
     if is_qwen:
-        words = pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated")
+        words = pre_tokenizers.Split(Regex(WORDS[rule]), behavior="isolated")
         backend.pre_tokenizer = pre_tokenizers.Sequence([words, cut])
         backend.normalizer = normalizers.NFC()
     return backend

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..lru_cache import LruCache
-from .cache import KeyValueCache, PrefixStore, PromptPart, prompt_parts
+from .cache import SPARE_ROWS, KeyValueCache, PrefixStore, PromptPart, prompt_parts, worth_pasting
 from .checkpoint import CheckpointFiles
 from .image import diverse_tokens, picture_positions, picture_spans, positions_of
 from .kv_memory import MB, KvMemory
@@ -94,9 +94,15 @@ class Vlm(Processor):
         positions, delta = positions_of(prompt_ids, grids, self.image_id, self._merge)
         after = np.arange(len(prompt_ids), len(ids)) + delta
         positions = np.concatenate([positions, np.tile(after, (3, 1))], axis=1)
-        cache = KeyValueCache(self.transformer.cache_layout, len(ids) + session.spare, self.memory)
+        layout, spare = self.transformer.cache_layout, session.spare
+        cache = KeyValueCache(layout, len(ids) + spare, self.memory, spare - SPARE_ROWS)
         parts, prefixes = self._parts(prompt), self._prefixes
         start, known = prefixes.paste(cache, parts, session.vocabulary)
+        stops: set[int] = set()  # where a copy of the state is kept, of which only one is at hand
+        if layout.recurrent is not None:
+            stops = {len(prompt_ids)} - {len(ids)}
+            if worth_pasting(prompt.common, len(prompt_ids)):
+                stops.add(prompt.common)
 
         def fill(row: NDArray[np.float32]) -> None:
             prefixes.keep(cache, parts, None if tokens else row)
@@ -116,6 +122,12 @@ class Vlm(Processor):
             ],
             fill,
             None if tokens else known,
+            {
+                stop: partial(
+                    prefixes.keep, cache, [part for part in parts if part.end <= stop], None
+                )
+                for stop in stops
+            },
         )
 
     def _keep(self, prompt: Prompt, cache: KeyValueCache, answer: Sequence[int]) -> None:

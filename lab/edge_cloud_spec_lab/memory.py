@@ -16,13 +16,15 @@ SCALE_BITS = 0.25  # per weight at 8 or 4 bits: 128 or fewer weights share a sca
 
 @dataclass(frozen=True)
 class Footprint:
-    """How many weights a checkpoint has, and the bytes of keys and values per token."""
+    """How many weights a checkpoint has, and the bytes of keys and values per token, and of what
+    Gated DeltaNet layers remember."""
 
     family: str
     text: int  # weights of the text layers, which can be quantized
     embeddings: int  # weights, including an untied LM head
     vision: int
     kv_bytes: int  # per token, at 16 bits
+    state_bytes: int  # per session, at 32 bits
 
     def weight_bytes(self, bits: int) -> float:
         """Bytes of all weights: text layers at ``bits`` bits each, the others at 16."""
@@ -42,6 +44,8 @@ def footprint(config: Path) -> Footprint:
         import torch
         import transformers
 
+        from edge_cloud_spec.models.passes.delta_layer import recurrent_layout
+
         parsed = transformers.AutoConfig.from_pretrained(directory / name)
         with torch.device("meta"):  # allocates no weights
             model = getattr(transformers, family.model_class)._from_config(parsed)
@@ -49,11 +53,15 @@ def footprint(config: Path) -> Footprint:
         sizes = {id(weight): weight.numel() for weight in model.parameters()}
         visual = model.model.visual.parameters() if family.reads_pictures else ()
         vision = sum(weight.numel() for weight in visual)
-        layers = sum(weight.numel() for weight in family.text_model(model).layers.parameters())
+        blocks = family.text_model(model).layers
+        layers = sum(weight.numel() for weight in blocks.parameters())
+        recurrent = recurrent_layout(blocks, torch.device("meta"))
+        attentions = sum(hasattr(block, "self_attn") for block in blocks)
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        rows = 2 * text.num_hidden_layers * text.num_key_value_heads
+        rows = 2 * attentions * text.num_key_value_heads
     embeddings = sum(sizes.values()) - vision - layers
-    return Footprint(read["model_type"], layers, embeddings, vision, 2 * rows * head)
+    state = recurrent.session_bytes if recurrent is not None else 0
+    return Footprint(read["model_type"], layers, embeddings, vision, 2 * rows * head, state)
 
 
 def add_memory_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +82,7 @@ def run_memory(args: argparse.Namespace) -> int:
         "vision_weights_m": found.vision / 1e6,
         **{f"mb_at_{bits}_bits": found.weight_bytes(bits) / 1e6 for bits in BITS},
         "kv_mb_per_1000_tokens": found.kv_bytes / 1e3,
+        "state_mb_per_session": found.state_bytes / 1e6,
     }
     for name, value in row.items():
         print(f"{name:22}", f"{value:12,.1f}" if isinstance(value, float) else f"{value:>12}")

@@ -28,12 +28,15 @@ from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.request import Request
-from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
+from edge_cloud_spec_lab.harness.random_checkpoint import (
+    CheckpointShape,
+    make_checkpoint,
+)
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
 CLOSE = 1e-4  # of logits, that were computed in another order
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # that read pictures
-TEXT_FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")  # that read pictures
+TEXT_FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_5_text")
 ALL_FAMILIES = FAMILIES + TEXT_FAMILIES
 _ROOT = tempfile.TemporaryDirectory(prefix="models_")
 _FORWARDS: deque[tuple[Any, list[int], np.ndarray]] = deque(maxlen=64)  # the last of `full_logits`
@@ -119,10 +122,30 @@ def full_logits(
     mask = torch.ones_like(ids)
     mask[0, list(hidden)] = 0
     with torch.inference_mode():
-        out = model(input_ids=ids, attention_mask=mask, **inputs)
-    rows = out.logits[0, len(prompt.input_ids) - 1 :].numpy()
+        if (
+            len(hidden) and families.FAMILIES[family].recurrent
+        ):  # whose layers do not forget what a mask hides
+            out = model(**without(model, ids, inputs, mask[0].bool()))
+        else:
+            out = model(input_ids=ids, attention_mask=mask, **inputs)
+    rows = out.logits[0, -1 - len(tokens) :].numpy()
     _FORWARDS.appendleft((asked, [*tokens], rows))
     return rows
+
+
+def without(
+    model: Any, ids: torch.Tensor, inputs: dict[str, Any], seen: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """The arguments of a forward over the rows that are seen."""
+    embedded = model.get_input_embeddings()(ids)[0]
+    pictures = model.model.get_image_features(
+        inputs["pixel_values"], inputs["image_grid_thw"], return_dict=True
+    )
+    embedded[ids[0] == model.config.image_token_id] = torch.cat(pictures.pooler_output)
+    return {
+        "inputs_embeds": embedded[None, seen],
+        "position_ids": inputs["position_ids"][..., seen],
+    }
 
 
 def difference(

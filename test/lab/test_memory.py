@@ -11,6 +11,8 @@ from safetensors.numpy import load_file
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.cache import KeyValueCache
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec_lab.memory import footprint
 
 
@@ -35,8 +37,11 @@ def test_weights_are_those_of_the_files(directory: Path | str) -> None:
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_keys_and_values_are_those_of_a_session(family: str) -> None:
-    row = vlm(family).transformer.cache_layout
-    assert footprint(checkpoint(family)).kv_bytes == row.row_bytes * 2 // row.dtype.itemsize
+    row, found = vlm(family).transformer.cache_layout, footprint(checkpoint(family))
+    assert found.kv_bytes == row.row_bytes * 2 // row.dtype.itemsize
+    cache = KeyValueCache(row, 1, KvMemory())
+    assert cache.size - cache.capacity * row.row_bytes == found.state_bytes
+    assert (found.state_bytes > 0) == family.startswith("qwen3_5")
 
 
 def test_a_published_configuration_gives_its_models_size(tmp_path: Path, capsys) -> None:

@@ -82,8 +82,10 @@ def test_a_pass_reads_nothing_of_its_device_and_sends_all_to_it_before_its_layer
         session.commit([0])
     before, among, after = crossed_by_layers(model, sessions, tree)
     assert (among, after) == ([], [])
-    # Token ids, positions; where the rows are padded; a mask for each tree.
-    assert len(before) == 2 + (how == "padded") + 2 * tree
+    # Token ids, positions; where the rows are padded; a mask for each tree, and who descends from
+    # whom in it.
+    trees = 4 if model.transformer.cache_layout.recurrent is not None else 2
+    assert len(before) == 2 + (how == "padded") + trees * tree
 
 
 def test_what_crosses_is_seen() -> None:

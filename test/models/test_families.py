@@ -78,7 +78,7 @@ def test_what_a_configuration_asks_for_is_computed_as_transformers_does(
     assert np.abs(ours.open(prompt).logits_after(-1) - row).max() < CLOSE
     if asked == "biases":
         biases = sum(name.endswith("proj.bias") for name, _ in theirs.named_parameters())
-        assert biases == TINY.layers * {"llama": 7, "qwen2": 3, "qwen3": 4}[family]
+        assert biases == {"llama": 21, "qwen2": 9, "qwen3": 12, "qwen3_5_text": 4}[family]
 
 
 @pytest.mark.parametrize(

@@ -405,6 +405,7 @@ PROCESSORS = {
     "qwen2_vl": Qwen2VLProcessor,
     "qwen2_5_vl": Qwen2_5_VLProcessor,
     "qwen3_vl": Qwen3VLProcessor,
+    "qwen3_5": Qwen3VLProcessor,
 }
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from edge_cloud_spec.errors import MemoryFull
 from edge_cloud_spec.lru_cache import LruCache
+from edge_cloud_spec.models import recurrent as recurrent_module
 from edge_cloud_spec.models import session as session_module
 from edge_cloud_spec.models.cache import CacheLayout, KeyValueCache
 from edge_cloud_spec.models.drafter import ALL_ROWS
@@ -32,6 +33,7 @@ from edge_cloud_spec.models.passes.attention import PaddedAttention, PassItem
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.passes.transformer import OnLayer
 from edge_cloud_spec.models.prompt import Prompt
+from edge_cloud_spec.models.recurrent import RecurrentLayout
 from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
@@ -42,8 +44,7 @@ KINDS = ("apart", "padded", "on a device", "bounded")  # of passes
 def bounded(family: str, sessions: float) -> Vlm:
     """A model with memory for so many sessions; none is held, and no prefix is kept."""
     model = fresh(family)
-    cache = model.transformer.cache_layout.row_bytes * model.open(prompt_of(model))._cache.capacity
-    model.use_memory(KvMemory(int(sessions * cache)))
+    model.use_memory(KvMemory(int(sessions * model.open(prompt_of(model))._cache.size)))
     return model
 
 
@@ -66,8 +67,17 @@ def passes(kind: str) -> Iterator[None]:
     def nothing(layout: CacheLayout, rows: int) -> torch.Tensor:
         return torch.full((layout.layers, 2, layout.heads, rows, layout.size), torch.nan)
 
+    def no_writes(layout: RecurrentLayout, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        state, window, writes = allocate(layout, rows)
+        return state.fill_(torch.nan), window.fill_(torch.nan), writes.fill_(torch.nan)
+
+    allocate = RecurrentLayout._allocate
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CacheLayout, "_allocate", nothing)
+        patch.setattr(RecurrentLayout, "_allocate", no_writes)
+        patch.setattr(recurrent_module, "WRITES", 13)  # so that states move often
+        patch.setattr(recurrent_module, "KEPT_ROWS", 4)
+        patch.setattr(recurrent_module, "CHUNK_ROWS", 11)
         if kind in ("apart", "padded"):
             padded = kind == "padded"
             patch.setattr(PaddedAttention, "pays", lambda each, _: padded and len(each) > 1)

@@ -71,7 +71,7 @@ def test_a_node_loads_no_library_that_it_does_not_need(node: str) -> None:
     assert not SPARED[node] & loaded
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def test_without_torch_a_robot_makes_the_prompt_that_its_cloud_makes(
     family: str, tmp_path: Path
 ) -> None:

@@ -7,12 +7,13 @@ computation; copying the caches side by side, padded to one length, costs less.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...decoding.token_tree import TokenTree
 from ..cache import CacheLayout, KeyValueCache
 from ..kv_memory import MB
 
@@ -36,6 +37,9 @@ class PassItem:
     positions: Sequence[int] = ()  # rotary, [n]; a prompt's positions are passed separately
     first_logits: int = 0
     on_layer: OnLayer | None = None
+    # Of these nodes the last ``new`` are the last tokens of the pass.
+    nodes: TokenTree = field(default_factory=TokenTree)
+    new: int = 0
 
     @property
     def count(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -215,6 +215,8 @@ class RmsNorm:
         if self._lean:  # half as many operations on a CPU as torch's composite
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             return torch.div(x, torch.hypot(length, self._floor)).mul_(self._scaled)
+        if self.weight.dtype != x.dtype:
+            return F.rms_norm(x.float(), self._shape, self.weight, self._eps).type_as(x)
         if self._flat:
             return F.rms_norm(x, self._shape, self.weight, self._eps)
         return F.rms_norm(x, self._shape, None, self._eps) * self.weight
@@ -222,7 +224,15 @@ class RmsNorm:
     @classmethod
     def of(cls, norm: Any) -> RmsNorm:
         """The equivalent of a norm module of transformers."""
-        return cls(norm.weight.data, norm.variance_epsilon)
+        return cls(*weight_of(norm))
+
+
+def weight_of(norm: Any) -> tuple[Tensor, float]:
+    """The weight of a norm module of transformers, and its epsilon."""
+    weight: Tensor = norm.weight.data
+    if hasattr(norm, "variance_epsilon"):
+        return weight, norm.variance_epsilon
+    return 1 + weight.float(), norm.eps  # Qwen3.5's, whose weight is how far it is from 1
 
 
 TABLE = 2048  # positions
@@ -290,50 +300,90 @@ def _folded(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([cos, cos], -1)[:, None], torch.cat([-sin, sin], -1)[:, None]
 
 
-class Layer:
-    """The weights of a block, fused; with Qwen3's norm of queries and keys if the block has one."""
+class Block:
+    """The weights of a block: what its mixer, attention or another, reads and what follows it."""
 
-    def __init__(self, layer: Any, heads: int, kv_heads: int, dim: int, quantize: str) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        self._heads, self._kv_heads, self._dim = heads, kv_heads, dim
+    def __init__(
+        self, layer: Any, inputs: Sequence[nn.Module], output: nn.Module, quantize: str
+    ) -> None:
+        mlp = layer.mlp
         self._norm_in = RmsNorm.of(layer.input_layernorm)
         self._norm_mid = RmsNorm.of(layer.post_attention_layernorm)
-        self._norm_qk: RmsNorm | None = None
-        if hasattr(attention, "q_norm"):
-            query = attention.q_norm.weight.data.expand(heads, -1)
-            key = attention.k_norm.weight.data.expand(kv_heads, -1)
-            epsilon = attention.q_norm.variance_epsilon
-            self._norm_qk = RmsNorm(torch.cat([query, key]), epsilon)
         products = nn.ModuleDict(
             {
-                "qkv": join([attention.q_proj, attention.k_proj, attention.v_proj]),
-                "out": attention.o_proj,
+                "in": join(inputs),
+                "out": output,
                 "gate_up": join([mlp.gate_proj, mlp.up_proj]),
                 "down": mlp.down_proj,
             }
         )
         quantize_linears(products, quantize)
         pack_linears(products)
-        self._qkv, self._out = products["qkv"], products["out"]
+        self._in, self._out = products["in"], products["out"]
         self._gate_up, self._down = products["gate_up"], products["down"]
         self._activation = mlp.act_fn
 
-    def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotated queries and keys [n, heads + kv_heads, dim], and values [n, kv_heads, dim].
+    def finish(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """Hidden rows [n, E] after the block, from those before it and the mixer's output [n,
+        M]."""
+        hidden = torch.add(hidden, self._out(mixed))
+        gate, up = self._gate_up(self._norm_mid(hidden)).chunk(2, -1)
+        return torch.add(hidden, self._down(self._activation(gate) * up))
 
-        hidden: [n, E]. cos, sin: [n, 1, dim], see ``RotaryEmbedding``.
+
+# (index of the layer among its like, queries and keys, values) -> [n, heads * dim]
+Attention = Callable[[int, Tensor, Tensor], Tensor]
+
+
+class AttentionLayer(Block):
+    """A block with attention; with a norm of queries and keys, and a gate of what attention
+    returns, if the block has them."""
+
+    def __init__(
+        self, layer: Any, place: int, heads: int, kv_heads: int, dim: int, quantize: str
+    ) -> None:
+        """place: its index among these layers."""
+        attention = layer.self_attn
+        parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+        super().__init__(layer, parts, attention.o_proj, quantize)
+        self._place, self._heads, self._kv_heads, self._dim = place, heads, kv_heads, dim
+        self._gated = is_gated(attention, heads)
+        self._norm_qk: RmsNorm | None = None
+        if hasattr(attention, "q_norm"):
+            query, epsilon = weight_of(attention.q_norm)
+            key, _ = weight_of(attention.k_norm)
+            both = [query.expand(heads, -1), key.expand(kv_heads, -1)]
+            self._norm_qk = RmsNorm(torch.cat(both), epsilon)
+
+    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        """Hidden rows [n, E] after the block. cos, sin: [n, 1, rotated], see
+        ``RotaryEmbedding``.
+
+        attention: of rotated queries and keys [n, heads + kv_heads, dim], and values [n, kv_heads,
+        dim].
         """
-        split = self._heads + self._kv_heads
-        qkv = self._qkv(self._norm_in(hidden)).view(hidden.shape[0], -1, self._dim)
+        heads, split = self._heads, self._heads + self._kv_heads
+        qkv = self._in(self._norm_in(hidden)).view(hidden.shape[0], -1, self._dim)
+        gate: Tensor | None = None
+        if self._gated:  # each query head is followed by its gate
+            query, gate = qkv[:, : 2 * heads].unflatten(1, (heads, 2)).unbind(2)
+            qkv = torch.cat([query, qkv[:, 2 * heads :]], 1)
         qk, values = qkv[:, :split], qkv[:, split:]
         if self._norm_qk is not None:
             qk = self._norm_qk(qk)
-        half = qk.roll(self._dim // 2, -1)
-        return torch.addcmul(qk * cos, half, sin), values
+        rotated = cos.shape[-1]
+        if rotated == self._dim:
+            qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
+        else:
+            part, rest = qk.split([rotated, self._dim - rotated], -1)
+            part = torch.addcmul(part * cos, part.roll(rotated // 2, -1), sin)
+            qk = torch.cat([part, rest], -1)
+        attended = attention(self._place, qk, values)
+        if gate is not None:
+            attended = attended * gate.flatten(1).sigmoid()
+        return self.finish(hidden, attended)
 
-    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Hidden rows [n, E] after the block, from those before it and attention's output [n, heads
-        * dim]."""
-        hidden = torch.add(hidden, self._out(attended))
-        gate, up = self._gate_up(self._norm_mid(hidden)).chunk(2, -1)
-        return torch.add(hidden, self._down(self._activation(gate) * up))
+
+def is_gated(attention: Any, heads: int) -> bool:
+    """Whether an attention module of transformers has a gate for each query head."""
+    return bool(getattr(attention.q_proj, "out_features", 0) == 2 * heads * attention.head_dim)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,17 @@ from ...decoding.token_tree import TokenTree
 from ...errors import UserError
 from ..cache import CacheLayout
 from .attention import OnLayer, PaddedAttention, PassItem, aligned, attend, causal
-from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_plain, linear_of
+from .delta_layer import DeltaLayer, recurrent_layout
+from .layer import (
+    AttentionLayer,
+    PackedLinear,
+    RmsNorm,
+    RotaryEmbedding,
+    can_pack,
+    is_gated,
+    is_plain,
+    linear_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +56,18 @@ class Transformer:
 
     def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
         config = language_model.config
-        first, rotary = language_model.layers[0].self_attn, language_model.rotary_emb
+        rotary, heads = language_model.rotary_emb, config.num_attention_heads
+        layers = language_model.layers
+        attentions = [layer.self_attn for layer in layers if hasattr(layer, "self_attn")]
         lacking = {*(getattr(config, "layer_types", None) or ())}
         if not lacking and getattr(config, "sliding_window", None):
             lacking = {"sliding_window"}
-        lacking -= {"full_attention"}
-        if 2 * len(rotary.inv_freq) != first.head_dim:
+        lacking -= {"full_attention", "linear_attention"}
+        rotated = 2 * len(rotary.inv_freq)
+        if any(rotated != each.head_dim and not is_gated(each, heads) for each in attentions):
             lacking.add("rotary positions of a part of each head")
+        if not attentions:
+            lacking.add("no attention at all")
         if lacking := lacking | {"dynamic", "longrope"} & {rotary.rope_type}:
             raise UserError(
                 f"the model asks for {', '.join(lacking)}, which is not implemented: set "
@@ -59,8 +75,8 @@ class Transformer:
                 "leave out the type of rope_scaling, if your prompts are shorter than where they "
                 "begin"
             )
-        self.heads: int = config.num_attention_heads
-        sizes = self.heads, config.num_key_value_heads, first.head_dim
+        self.heads: int = heads
+        sizes = heads, config.num_key_value_heads, attentions[0].head_dim
         self._embedding: Tensor = language_model.embed_tokens.weight
         self.hidden_size: int = self._embedding.shape[1]
         self.device: torch.device = self._embedding.device
@@ -68,11 +84,17 @@ class Transformer:
         self.norm = RmsNorm.of(language_model.norm)
         self.lm_head = lm_head
         self._cropped: tuple[int, nn.Module] | None = None
-        self.layers: list[Layer] = []
-        for index, layer in enumerate(language_model.layers):
-            self.layers.append(Layer(layer, *sizes, quantize))
-            language_model.layers[index] = nn.Identity()  # frees the weights that were fused
-        self.cache_layout = CacheLayout(len(self.layers), *sizes[1:], self.dtype, self.device)
+        self.layers: list[AttentionLayer | DeltaLayer] = []
+        recurrent = recurrent_layout(layers, self.device)
+        place, delta_place = count(), count()  # of the layers of either kind
+        for index, layer in enumerate(layers):
+            if hasattr(layer, "self_attn"):
+                self.layers.append(AttentionLayer(layer, next(place), *sizes, quantize))
+            else:
+                self.layers.append(DeltaLayer(layer, next(delta_place), quantize))
+            layers[index] = nn.Identity()  # frees the weights that were fused
+        shape = len(attentions), *sizes[1:], self.dtype, self.device
+        self.cache_layout = CacheLayout(*shape, recurrent)
         self._rotary = RotaryEmbedding(rotary, config, self.dtype)
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
@@ -116,10 +138,14 @@ class Transformer:
             with suppress(torch.cuda.OutOfMemoryError):  # then each session has calls of its own
                 padded = PaddedAttention(items, self.cache_layout, self.heads)
         attention = partial(self._attend, items) if padded is None else padded.attend
+        for item in items if self.cache_layout.recurrent is not None else ():
+            assert item.cache.recurrent is not None
+            item.cache.recurrent.begin(item.start, item.count, item.nodes, item.new)
         for index, layer in enumerate(self.layers):
-            # [n, heads + kv_heads, head_dim], [n, kv_heads, head_dim]
-            qk, values = layer.project(hidden, cos, sin)
-            hidden = layer.finish(hidden, attention(index, qk, values))  # [n, hidden_size]
+            if isinstance(layer, DeltaLayer):
+                hidden = layer(hidden, items)  # [n, hidden_size]
+            else:
+                hidden = layer(hidden, cos, sin, attention)
             if index < len(features) and deepstack is not None:
                 hidden = hidden.index_add(0, deepstack.rows, features[index].to(hidden.dtype))
             if on_layer is not None:

@@ -81,6 +81,12 @@ def make_checkpoint(
         for name, weight in model.named_parameters():
             if name.endswith(".bias"):  # zero by default, which would hide a lost bias
                 weight.normal_(0, 0.02)
+            if (
+                FAMILIES[family].recurrent and "norm" in name
+            ):  # so that 1 + weight is not the weight
+                weight.add_(torch.randn_like(weight), alpha=0.1)
+            if name.endswith(".A_log"):  # by default nearly all forget a token at once
+                weight.uniform_(-5, 0)
         if follows is not None:
             _follow(model, follows)
     model.generation_config = transformers.GenerationConfig(
@@ -178,6 +184,9 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
         "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_start|>"),
         "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_end|>"),
     }
+    head = shape.head_dim * (
+        2 if FAMILIES[family].recurrent else 1
+    )  # of which a half is rotated there
     half = shape.head_dim // 2
     side = half // 3
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
@@ -192,10 +201,20 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
         "rope_parameters": rope,
         "bos_token_id": None,
         "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
-        **fields,
     }
+    if FAMILIES[family].recurrent:
+        rope["partial_rotary_factor"] = 0.5
+        text |= {
+            "full_attention_interval": 2,
+            "linear_num_key_heads": shape.kv_heads,
+            "linear_num_value_heads": 2 * shape.heads,
+            "linear_key_head_dim": shape.head_dim,
+            "linear_value_head_dim": shape.head_dim,
+        }
+    text |= {**fields, "rope_parameters": rope | fields.get("rope_parameters", {})}
+    rope = text["rope_parameters"]
     if not FAMILIES[family].reads_pictures:
-        return transformers.AutoConfig.for_model(family, **{"head_dim": shape.head_dim, **text})
+        return transformers.AutoConfig.for_model(family, **{"head_dim": head, **text})
     rope["mrope_section"] = [half - 2 * side, side, side]
     vision: dict[str, Any]
     kind: Any
@@ -212,16 +231,17 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
         }
         kind = transformers.Qwen2_5_VLConfig
     else:
-        text["head_dim"] = shape.head_dim
+        text["head_dim"] = head
         rope["mrope_interleaved"] = True
         vision = {
             "hidden_size": shape.vision,
             "out_hidden_size": shape.hidden,
             "intermediate_size": 2 * shape.vision,
             "num_position_embeddings": 256,
-            "deepstack_visual_indexes": [0, shape.vision_layers - 1],
         }
-        kind = transformers.Qwen3VLConfig
-    patch = 16 if family == "qwen3_vl" else 14
+        if family == "qwen3_vl":
+            vision["deepstack_visual_indexes"] = [0, shape.vision_layers - 1]
+        kind = transformers.Qwen3VLConfig if family == "qwen3_vl" else transformers.Qwen3_5Config
+    patch = 16 if family in ("qwen3_vl", "qwen3_5") else 14
     vision |= {"depth": shape.vision_layers, "num_heads": shape.vision_heads, "patch_size": patch}
     return kind(text_config=text, vision_config=vision, **tokens)
