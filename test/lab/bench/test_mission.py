@@ -162,7 +162,7 @@ def test_lost_rooms_are_paired_and_standing_counts_from_the_first_motion() -> No
     assert auto["mission_over_cloud_ar"] == pytest.approx(20 / 36)
     assert auto["mission_p50_over_cloud_ar"] == pytest.approx(5 / 9), "of the medians"
     assert auto["frame_age_s_worst"] is None, "nothing began to move on a frame"
-    assert "mission_over_driving_cloud_ar" not in auto, "the other one explains, too"
+    assert "mission_over_driving_cloud_ar" not in auto, "the other one stops"
 
 
 def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
@@ -177,7 +177,22 @@ def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
     assert baseline_of(auto, [auto, *reversed(driving)]) == driving[0], "as auto itself"
     assert baseline_of(auto, [auto, stopping[0]]) is None
     assert driving_baseline_of(auto, [*stopping, *driving]) == driving[1]
-    assert driving_baseline_of(auto, [*stopping, driving[0]]) is None
+    assert driving_baseline_of(auto, [*stopping, driving[0]]) == driving[0], "as auto itself"
+    assert driving_baseline_of(auto, stopping) is None
+    mtp = replace(driving[0], preset="cloud_mtp")
+    assert driving_baseline_of(auto, [*driving, mtp], "cloud_mtp") == mtp
+
+
+def test_a_target_with_a_head_drives_sooner_by_its_own_words(tmp_path: Path) -> None:
+    options = "--scenes 1 --cost-profile today-27b-mtp --presets cloud_ar,cloud_mtp,auto"
+    alone, mtp, auto = measure(tmp_path, *options.split(), seed=7)
+    assert mtp["preset"] == "cloud_mtp" and mtp["not_own"] == auto["not_own"] == 0
+    assert mtp["action_s_mean"] < alone["action_s_mean"] and mtp["tokens_per_pass"] > 1.5
+    assert mtp["first_word_s_mean"] == pytest.approx(alone["first_word_s_mean"], abs=0.05)
+    assert auto["mission_over_driving_cloud_mtp"] == pytest.approx(
+        auto["mission_s_mean"] / mtp["mission_s_mean"]
+    )
+    assert not measure(tmp_path, *options.replace("27b-mtp", "7b").split()[:-1], "cloud_mtp")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from edge_cloud_spec.pilot.decision_loop import EXPLAIN_FULL, EXPLAIN_NONE
 
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import DecisionRecord, MissionRecord, Variant
+from ...harness.scripted_robot import CLOUD_MTP
 from ..command import Row
 from ..options import BASELINE_PRESET
 
@@ -31,10 +32,14 @@ def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None
     return max(alone, key=likeness, default=None)
 
 
-def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
-    """The target alone over the same link that drives on and explains nothing."""
-    alone = (v for v in variants if v.preset == BASELINE_PRESET and v.link == variant.link)
-    return next((v for v in alone if not v.stops and v.explain == EXPLAIN_NONE), None)
+def driving_baseline_of(
+    variant: Variant, variants: Iterable[Variant], preset: str = BASELINE_PRESET
+) -> Variant | None:
+    """The target alone (or ``cloud_mtp``) over the same link that drives on: one that explains
+    nothing, else one that explains as long as the variant does."""
+    alone = [v for v in variants if v.preset == preset and v.link == variant.link and not v.stops]
+    kept = [v for v in alone if v.explain in (EXPLAIN_NONE, variant.explain)]
+    return min(kept, key=lambda v: v.explain != EXPLAIN_NONE, default=None)
 
 
 def rows_of(cost_profile: str, results: Results) -> list[Row]:
@@ -94,10 +99,11 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
             alone = results[baseline]
             row["same_decisions_as_cloud_ar"] = mean(map(same_decisions, rooms, alone))
             row["passed"] &= all(map(decide_alike, rooms, alone)) or not variant.repeats(baseline)
-    if (driving := driving_baseline_of(variant, results)) is not None:
-        mean_over, p50_over = _over(rooms, results[driving])
-        row["mission_over_driving_cloud_ar"] = mean_over
-        row["mission_p50_over_driving_cloud_ar"] = p50_over
+    for preset in (BASELINE_PRESET, CLOUD_MTP):
+        if (driving := driving_baseline_of(variant, results, preset)) is not None:
+            mean_over, p50_over = _over(rooms, results[driving])
+            row[f"mission_over_driving_{preset}"] = mean_over
+            row[f"mission_p50_over_driving_{preset}"] = p50_over
     return row
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
@@ -27,7 +27,6 @@ from edge_cloud_spec.pilot.decision_loop import (
     LoopSettings,
 )
 from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
-from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request, picture_digest
 
 from ...sim.bases import BASES, IDEAL_BASE, make_base
@@ -39,7 +38,7 @@ from ...sim.scene import Scene
 from ..cost_profiles import CostProfile
 from ..emulated_link import LinkProfile
 from ..scripted.model import ScriptedModels
-from ..scripted_robot import ScriptedHarness
+from ..scripted_robot import ScriptedHarness, draft_model_in_cloud, lab_preset
 from .embedded_pair import EmbeddedPair
 from .virtual_base import VirtualBase, stamp_of
 
@@ -77,7 +76,7 @@ class Variant(Bounded):
     @property
     def loaded_preset(self) -> Preset:
         """The preset, its ``lookup`` overridden if asked for; raises UserError."""
-        preset = load_preset(self.preset)
+        preset = lab_preset(self.preset)
         return replace(preset, lookup=self.lookup == "on") if self.lookup else preset
 
     def pilot(self, seed: int) -> PilotSettings:
@@ -226,13 +225,22 @@ class SeenRoom(ExitStack):
 class VirtualRobot:
     """A robot and its cloud, whose measurements and lookups last from mission to mission."""
 
-    def __init__(self, pair: EmbeddedPair, variant: Variant, cost_profile: CostProfile) -> None:
+    def __init__(
+        self,
+        pair: EmbeddedPair,
+        variant: Variant,
+        cost_profile: CostProfile,
+        others: Iterable[Variant] = (),
+    ) -> None:
+        """others: of the same run, who meet the same cloud (``draft_model_in_cloud``)."""
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
         read_ms = variant.look * cost_profile.draft_prefill_ms
         cost_profile = replace(cost_profile, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
         self._models = ScriptedModels(
             cost_profile,
-            self._preset.drafter == "cloud",
+            draft_model_in_cloud(
+                cost_profile, self._preset, (other.loaded_preset for other in others)
+            ),
             None,
             pair.drafter_that_keeps(variant.look),
             pair.target,
