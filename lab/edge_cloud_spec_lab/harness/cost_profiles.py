@@ -17,6 +17,7 @@ CUSTOM = "custom"
 COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a cost profile must give
 # What one of today gives, by part of the model.
 PREFILLS = ("prefill_ms", "draft_prefill_ms", "cloud_draft_prefill_ms")
+HEAD_COST = 0.03  # of a drafted token, as a share of a pass; assumed
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Head:
     """
 
     acceptance: tuple[float, ...]
-    cost: float
+    cost: float = HEAD_COST
 
     def __post_init__(self) -> None:
         falling = (1.0, *self.acceptance, 0.0)

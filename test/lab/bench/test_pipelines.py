@@ -10,6 +10,7 @@ from helpers.suites import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.cost_model import Costs
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.mean import Mean
@@ -193,6 +194,15 @@ def test_a_target_without_a_head_has_no_row_of_one(tmp_path: Path) -> None:
         ("today-27b-mtp", "cloud_mtp"),
         ("today-27b-mtp", "cloud_ar"),
     ]
+
+
+def test_any_target_can_be_given_a_head(tmp_path: Path) -> None:
+    options = "--cost-profile today-7b --presets cloud_ar,cloud_mtp --tokens 200 --answers 1"
+    alone, mtp = rows("pipelines", tmp_path, *options.split(), "--head", "0.9,0.8")
+    assert 2.0 < mtp["tokens_per_round"] < 3.0 and mtp["tokens_per_s"] > 2 * alone["tokens_per_s"]
+    for wrong in ("0.9,x", "0.5,0.6"):
+        with pytest.raises(SystemExit):
+            main(["bench", "pipelines", *options.split(), "--head", wrong])
 
 
 @pytest.mark.parametrize("preset", ["cloud_ar", "cloud_sd", "dsd", "fsd", "picospec"])
