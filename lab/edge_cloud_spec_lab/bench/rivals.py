@@ -44,6 +44,7 @@ OPTIONS: Options = {
         "help": "(%(default)s)",
     },
     "--rtt": pipelines.OPTIONS["--rtt"] | {"default": [20.0, 40.0, 80.0, 200.0]},
+    "--head": pipelines.OPTIONS["--head"],
     "--seeds": {"type": int, "default": 3, "help": "runs, each of other data (%(default)s)"},
     "--scenes": {"type": int, "default": 0, "help": "rooms of each run; 0: no missions"},
     "--processes": mission.OPTIONS["--processes"],
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     return [
         _row(args, profile.name, rtt, seeds)
         for profile in cost_profiles_of(_with(args, pipelines.OPTIONS), None)
-        for rtt in args.rtt
+        for rtt in args.rtt or [profile.rtt_ms]
     ]
 
 
@@ -105,18 +106,19 @@ def _missions(
     presets = ",".join(each for each in args.presets.split(",") if each not in papers)
     given = {"cost_profile": name, "rtt": [rtt], "presets": presets, "shift": args.scenes}
     runs = [mission.run(_with(args, mission.OPTIONS, seed=seed, **given)) for seed in seeds]
+    rows = [row for each in runs for row in each]
     times = {
-        row["preset"]: [other["mission_s_mean"] for rows in runs for other in [rows[place]]]
-        for place, row in enumerate(runs[0])
+        preset: [row["mission_s_mean"] for row in rows if row["preset"] == preset]
+        for preset in dict.fromkeys(row["preset"] for row in rows)
     }
-    rivals = [preset for preset in times if preset != "auto"]
-    best = min(rivals, key=lambda preset: mean(times[preset]))
-    over = [auto / other for auto, other in zip(times["auto"], times[best], strict=True)]
+    best = min((mean(times[preset]), preset) for preset in times if preset != "auto")[1]
     return {
         **{f"{preset}_mission_s": mean(each) for preset, each in times.items()},
         "rooms": args.scenes * len(seeds),
         "auto_mission_over_best": mean(times["auto"]) / mean(times[best]),
-        "auto_mission_over_best_by_seed": over,
-        "success": min(row["success"] for rows in runs for row in rows),
-        "not_own": sum(row["not_own"] for rows in runs for row in rows),
+        "auto_mission_over_best_by_seed": [
+            auto / other for auto, other in zip(times["auto"], times[best], strict=True)
+        ],
+        "success": min(row["success"] for row in rows),
+        "not_own": sum(row["not_own"] for row in rows),
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -155,14 +156,25 @@ def test_lost_rooms_are_paired_and_standing_counts_from_the_first_motion() -> No
     alone = [record(success, seconds, 0.0) for success, seconds in times]
     ours = [record(False, 2.0, 1.0), record(False, 4.0, 1.5), record(True, 6.0, 4.5)]
     ours.append(record(False, 8.0, 0.0, None))
-    found = rows_of("r", {Variant("auto"): ours, STOPPING: alone, Variant("cloud_ar"): ours})
-    auto, stopping, _ = found
+    mtp = [
+        replace(room, ended=room.ended + more)
+        for room, more in zip(ours, (0, 4, 0, 4), strict=True)
+    ]
+    variants = Variant("auto"), STOPPING, Variant("cloud_ar"), Variant("cloud_mtp")
+    found = rows_of("r", dict(zip(variants, (ours, alone, ours, mtp), strict=True)))
+    auto, stopping, *_ = found
     assert (auto["net_lost_rooms"], stopping["net_lost_rooms"]) == (1, 0)
     assert auto["standing_after_first_motion"] == pytest.approx(1 - 7.0 / 9.0)
     assert auto["mission_over_cloud_ar"] == pytest.approx(20 / 36)
     assert auto["mission_p50_over_cloud_ar"] == pytest.approx(5 / 9), "of the medians"
     assert auto["frame_age_s_worst"] is None, "nothing began to move on a frame"
-    assert "mission_over_driving_cloud_ar" not in auto, "the other one stops"
+    assert auto["waiting_s_mean"] == pytest.approx(13.0 / 4) and auto["pauses"] == 0.0
+    assert auto["mission_over_driving_cloud_ar"] == 1.0
+    assert auto["mission_se_over_driving_cloud_ar"] == 0.0, "of the same times"
+    assert auto["mission_over_driving_cloud_mtp"] == pytest.approx(20 / 28)
+    residuals = [ours - 20 / 28 * other for ours, other in ((2, 2), (4, 8), (6, 6), (8, 12))]
+    error = stdev(residuals) / 7 / 2
+    assert auto["mission_se_over_driving_cloud_mtp"] == pytest.approx(error)
 
 
 def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:

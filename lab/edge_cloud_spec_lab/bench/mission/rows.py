@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from statistics import mean
+from statistics import mean, stdev
 
 import numpy as np
 
@@ -76,6 +77,8 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
         "first_motion_s_p50": first_motion(rooms),
         "standing_after_first_motion": standing_after_first_motion(rooms),
         "standing": 1 - sum(room.moving_s for room in rooms) / sum(seconds),
+        "waiting_s_mean": mean(room.seconds - room.moving_s for room in rooms),
+        "pauses": mean(max(0, len(room.moves) - 1) for room in rooms),
         "longest_standing_s": max(room.longest_standing_s for room in rooms),
         "decisions": len(decisions) / len(rooms),
         "target_passes": passes / len(rooms),
@@ -104,6 +107,7 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
             mean_over, p50_over = _over(rooms, results[driving])
             row[f"mission_over_driving_{preset}"] = mean_over
             row[f"mission_p50_over_driving_{preset}"] = p50_over
+            row[f"mission_se_over_driving_{preset}"] = _error(rooms, results[driving])
     return row
 
 
@@ -173,6 +177,16 @@ def _over(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> tup
     """The ratio of mean mission times, and of medians."""
     ours, theirs = ([room.seconds for room in each] for each in (rooms, alone))
     return sum(ours) / sum(theirs), _percentile(ours, 50) / _percentile(theirs, 50)
+
+
+def _error(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> float | None:
+    """The standard error of the ratio of mean mission times, of the same rooms; None: of one."""
+    if len(rooms) < 2:
+        return None
+    over, _ = _over(rooms, alone)
+    theirs = mean(room.seconds for room in alone)
+    pairs = zip(rooms, alone, strict=True)
+    return stdev(a.seconds - over * b.seconds for a, b in pairs) / theirs / math.sqrt(len(rooms))
 
 
 def _ratios(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> Row:
