@@ -167,6 +167,29 @@ def _content() -> dict[str, Any]:
     return content
 
 
+@dataclass(frozen=True)
+class Prices:
+    """What a busy second of a cloud's GPU and of a robot's drafter takes, and what data costs."""
+
+    gpu_usd_per_h: float
+    gpu_w: float
+    drafter_w: float
+    link_usd_per_gb: float
+
+    def usd(self, gpu_s: float, link_bytes: float) -> float:
+        """The cost of so many busy seconds of a GPU and bytes of a link, US dollars."""
+        return gpu_s / 3600 * self.gpu_usd_per_h + link_bytes / 1e9 * self.link_usd_per_gb
+
+    def joules(self, gpu_s: float, drafter_s: float) -> float:
+        """The energy of so many busy seconds of a GPU and of a drafter, J."""
+        return gpu_s * self.gpu_w + drafter_s * self.drafter_w
+
+
+def prices() -> Prices:
+    """The prices of ``cost_profiles.yaml``."""
+    return Prices(**_content()["prices"])
+
+
 def cost_profile_names() -> tuple[str, ...]:
     """The names of the pipelines' cost profiles."""
     return _names("pipeline")

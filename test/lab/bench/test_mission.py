@@ -57,6 +57,13 @@ def test_a_mission_is_the_targets_own_in_the_profiles_times_and_every_run_gives_
     )
     passes = alone["target_passes"] / alone["decisions"]
     assert alone["answer_s_mean"] == pytest.approx(0.771 + 0.354 * passes, rel=0.05)
+    # 1.5 passes of 354 ms read a frame; auto needs less of the GPU, and the robot drafts
+    passes_s = 0.354 * (1.5 * alone["decisions"] + alone["target_passes"])
+    assert alone["gpu_s"] == pytest.approx(passes_s, rel=0.01) and alone["drafter_s"] == 0
+    assert auto["gpu_s"] < alone["gpu_s"] and auto["drafter_s"] > 0
+    data_usd = 5e-9 * (alone["up_bytes"] + alone["down_bytes"])
+    assert alone["usd"] == pytest.approx(alone["gpu_s"] / 1200 + data_usd)
+    assert alone["joules"] == pytest.approx(700 * alone["gpu_s"])
     for row in (alone, auto):
         assert 0 < row["first_motion_s_p50"] < row["mission_s_p50"] <= row["mission_s_p90"]
         assert 0 < row["standing"] < 1

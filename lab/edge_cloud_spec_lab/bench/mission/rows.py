@@ -12,6 +12,7 @@ import numpy as np
 
 from edge_cloud_spec.pilot.decision_loop import EXPLAIN_FULL, EXPLAIN_NONE
 
+from ...harness.cost_profiles import prices
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import DecisionRecord, MissionRecord, Variant
 from ...harness.scripted_robot import CLOUD_MTP
@@ -54,6 +55,10 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
     tokens = sum(len(decision.tokens) for decision in decisions)
     passes = sum(room.target_passes for room in rooms)
     seconds = [room.seconds for room in rooms]
+    gpu_s, drafter_s, up_bytes, down_bytes = (
+        mean(getattr(room, name) for room in rooms)
+        for name in ("gpu_s", "drafter_s", "up_bytes", "down_bytes")
+    )
     not_own = sum(decision.own is False for decision in decisions)
     row = {
         "preset": variant.preset,
@@ -84,8 +89,12 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
         "target_passes": passes / len(rooms),
         "not_own": not_own,
         "tokens_per_pass": tokens / passes if passes else None,
-        "up_bytes": mean(room.up_bytes for room in rooms),
-        "down_bytes": mean(room.down_bytes for room in rooms),
+        "up_bytes": up_bytes,
+        "down_bytes": down_bytes,
+        "gpu_s": gpu_s,
+        "drafter_s": drafter_s,
+        "usd": prices().usd(gpu_s, up_bytes + down_bytes),
+        "joules": prices().joules(gpu_s, drafter_s),
         "collisions": mean(room.contacts for room in rooms),
         "not_arrived": mean(room.not_arrived for room in rooms),
         "first_word_s_mean": mean(d.first_word - d.begun for d in decisions),

@@ -147,7 +147,8 @@ class DecisionRecord:
 class MissionRecord:
     """One room: how its mission ended, and what the models on both sides spent.
 
-    ``success``: the robot stopped at what it was sent to. Bytes are those of messages. ``speeds``:
+    ``success``: the robot stopped at what it was sent to. Bytes are those of messages. ``gpu_s``,
+    ``drafter_s``: how long the cloud's models and the robot's draft model were busy. ``speeds``:
     the base's in each cycle: time, m/s over ground, rad/s.
     """
 
@@ -163,6 +164,8 @@ class MissionRecord:
     target_passes: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
+    gpu_s: float = 0.0
+    drafter_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -268,7 +271,7 @@ class VirtualRobot:
         pilot.use(self._harness.robot.runner)
         self._end: GoalStatus | None = None
         self._request = ""
-        begun = len(self._models.passes)
+        begun, (gpu, drafter) = len(self._models.passes), self._busy
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
@@ -304,7 +307,13 @@ class VirtualRobot:
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]
         record.target_passes = len(self._models.passes) - begun
+        record.gpu_s, record.drafter_s = self._busy[0] - gpu, self._busy[1] - drafter
         return record
+
+    @property
+    def _busy(self) -> tuple[float, float]:
+        """How long the cloud's models and the draft model have been busy so far, s."""
+        return self._harness.link.cloud.busy.total, self._harness.robot.busy.total
 
     def _decide(self, seen: SeenRoom, decide: Decide) -> None:
         record, frame = self._record, decide.frame
