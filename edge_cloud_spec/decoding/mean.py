@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 OBSERVATION_DECAY = 0.995  # weight of an observation relative to the next one
 
 
@@ -43,10 +45,12 @@ class PassYield:
 
     def __init__(self) -> None:
         self._tokens, self._seconds = Mean(0.0, decay=PASS_DECAY), Mean(0.0, decay=PASS_DECAY)
+        self._squares = Mean(0.0, decay=PASS_DECAY)  # of the tokens of a pass
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Record a pass that added ``tokens`` tokens in ``seconds``."""
         self._tokens.observe(tokens)
+        self._squares.observe(tokens * tokens)
         self._seconds.observe(seconds)
 
     @property
@@ -58,3 +62,11 @@ class PassYield:
     def rate(self) -> float:
         """Tokens per second."""
         return self._tokens.value / max(self._seconds.value, MIN_PASS_S)
+
+    @property
+    def upper_rate(self) -> float:
+        """Tokens per second if the mean of all passes were a standard error above those
+        recorded."""
+        tokens = self._tokens.value
+        variance = max(0.0, self._squares.value - tokens**2) / max(1, self.count)
+        return (tokens + math.sqrt(variance)) / max(self._seconds.value, MIN_PASS_S)

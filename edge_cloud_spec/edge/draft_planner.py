@@ -262,7 +262,9 @@ class AutoPlanner(DraftPlanner):
             promises=self._promises,
             yields={key: kept.value for key, kept in measures.yields.items() if key is not None},
             usual=self._usual,
-            generated=without.rate if without.count else 1 / costs.generate,
+            # A server that speculates adds 1 to n tokens a pass. What few passes have shown of that
+            # may be too little; to lead, the robot must be faster than it may be.
+            generated=without.upper_rate if without.count else 1 / costs.generate,
             hinted=hinted.rate,
             using=self._plan,
             left=max(1.0, length - self._before.value),

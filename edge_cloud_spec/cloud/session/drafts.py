@@ -18,7 +18,7 @@ from .validation import DraftRules
 SERVER_TOKENS = 4  # default length of a draft by the cloud's draft model
 MAX_OWN_TOKENS = 16  # of such a draft, or of forced tokens, since drafting delays all sessions
 LEAST_PASSES = 4  # passes before a source is measured
-RETRIAL_CHOICES = 32  # choices after which the worse source is tried again
+RETRIAL_CHOICES = 64  # choices after which the worse source is tried again
 
 
 class PushedDrafts:
@@ -93,11 +93,14 @@ class ServerDrafting:
         """Whether the draft model should draft now; ``looked_up``: tokens that a lookup already
         drafted."""
         other = self._looked_up if looked_up else self._bare
-        if other.count < LEAST_PASSES or self._others_wait():
+        if self._others_wait():
             return False
+        # A robot that measures this server's first passes then sees what it can do.
         if self._drafted.count < LEAST_PASSES:
             return True
-        better = self._drafted.rate > other.rate
+        if other.count < LEAST_PASSES:
+            return False
+        better = self._drafted.upper_rate > other.upper_rate
         self._since += 1
         if self._since < RETRIAL_CHOICES:
             return better
@@ -128,6 +131,7 @@ class DraftChoice:
         self._opening, self._answer, self._rules = opening, answer, rules
         self._counters, self._lookup, self._server_drafting = counters, lookup, server_drafting
         self.pushed = PushedDrafts(counters)
+        self._prompt_read = False  # by the cloud's draft model
 
     def keep(self, message: DraftMessage, *, late: bool) -> None:
         """Keep a robot's draft for a later prefix; raises BadDraft.
@@ -264,9 +268,12 @@ class DraftChoice:
     def report(self, scored: DuePass, path: tuple[int, ...], tokens: int, seconds: float) -> None:
         """Record a verdict: its path, the ``tokens`` it added, and the seconds since the last one.
 
-        The first verdict is not measured, since its time includes the prompt.
+        The first verdict is not measured, since its time includes the prompt; nor is the first over
+        the cloud's draft, whose model has read the prompt, too.
         """
-        measured = scored.source == "cloud" or not scored.given
+        drafted = scored.source == "cloud"
+        measured = self._prompt_read if drafted else not scored.given
+        self._prompt_read |= drafted
         if self._server_drafting and self._answer.tokens and measured:
             self._server_drafting.report(scored, tokens, seconds)
         if self._lookup is not None:

@@ -31,6 +31,7 @@ SUITES = {
     "passes": "the time of a pass over many sessions, beside the bound of memory: for GPUs",
     "payload": "serialized bytes a round of every preset and rule",
     "peers": "tokens per second beside transformers' generate and assisted generate",
+    "rivals": "auto beside a cloud that speculates by itself: tokens per second and mission time",
     "rooms": "simulated furnished rooms in virtual time: what arrives, and whether moves go around",
     "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
     "stop": "how fast e_stop stops the robot",

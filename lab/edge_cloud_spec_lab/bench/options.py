@@ -18,6 +18,7 @@ from ..harness.cost_profiles import (
     COSTS,
     CUSTOM,
     CostProfile,
+    Head,
     cost_profile_names,
     custom_cost_profile,
     load_cost_profile,
@@ -29,7 +30,7 @@ T = TypeVar("T")
 Player = TypeVar("Player", bound=tuple[Any, ...])
 
 BASELINE_PRESET = "cloud_ar"  # the target alone
-CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
+CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up", "head")
 
 
 def finite(text: str) -> float:
@@ -59,6 +60,13 @@ def _outage(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError("give EVERY,FOR in seconds, such as 60,2") from None
 
 
+def _head(text: str) -> Head:
+    try:
+        return Head(tuple(finite(part) for part in text.split(",")))
+    except (argparse.ArgumentTypeError, UserError) as error:
+        raise argparse.ArgumentTypeError(f"{error}; give shares such as 0.75,0.47,0.27") from None
+
+
 # What is asked for in place of a cost profile's costs, and the link's outages.
 COST_OPTIONS: Options = {
     f"--{name.replace('_', '-')}": {
@@ -75,6 +83,11 @@ COST_OPTIONS: Options = {
     }.items()
 } | {
     "--gamma": {"type": int, "help": "tokens of a chain, in place of the cost profile's"},
+    "--head": {
+        "type": _head,
+        "metavar": "SHARES",
+        "help": "acceptance by position of a head by which the target speculates (cloud_mtp)",
+    },
     "--outage": {
         "type": _outage,
         "metavar": "EVERY,FOR",
@@ -101,6 +114,11 @@ def cost_profiles_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Cos
     found = [load_cost_profile(name) for name in names]
     if given:
         found = [replace(cost_profile, published={}, **given) for cost_profile in found]
+    if "head" in given:  # its passes need no exits
+        found = [
+            replace(cost_profile, without_exits=cost_profile.with_assumed().without_exits)
+            for cost_profile in found
+        ]
     return found if rtt_ms is None else [cost_profile.with_rtt(rtt_ms) for cost_profile in found]
 
 

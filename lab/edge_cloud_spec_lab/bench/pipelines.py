@@ -30,7 +30,14 @@ from ..harness.emulated_link import LinkProfile
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.proxy import Proxy
 from ..harness.scripted.model import ScriptedModels
-from ..harness.scripted_robot import SCRIPTED_REPLY_TIMEOUT_S, ScriptedHarness, seeded_rule
+from ..harness.scripted_robot import (
+    CLOUD_MTP,
+    SCRIPTED_REPLY_TIMEOUT_S,
+    ScriptedHarness,
+    draft_model_in_cloud,
+    lab_preset,
+    seeded_rule,
+)
 from ..harness.server import VerifierProcess
 from ..tokens import ANSWER_TOKENS
 from . import formulas
@@ -240,7 +247,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     take_link(args)
     if args.link is not None:
         args.rtt = [args.rtt]
-    presets = [load_preset(name) for name in args.presets.split(",")]
+    presets = [lab_preset(name) for name in args.presets.split(",")]
     if unverified := [preset.name for preset in presets if not preset.verified]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
     if "embedded" in (args.cost_profile or "").split(","):
@@ -249,19 +256,22 @@ def run(args: argparse.Namespace) -> list[Row]:
     args.answers = ANSWERS_PER_PRESET if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
     return [
-        _row(cost_profile, preset, args)
+        _row(cost_profile, preset, args, draft_model_in_cloud(cost_profile, preset, presets))
         for cost_profiles in zip(
             *(cost_profiles_of(args, rtt) for rtt in args.rtt or [None]), strict=True
         )
         for cost_profile in cost_profiles
         for preset in presets
+        if cost_profile.head or preset.name != CLOUD_MTP
     ]
 
 
-def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) -> Row:
+def _row(
+    cost_profile: CostProfile, preset: Preset, args: argparse.Namespace, cloud_drafts: bool
+) -> Row:
     """Decode one answer after another; the robot keeps its measurements."""
     answers = []
-    models = ScriptedModels(cost_profile, preset.drafter == "cloud")
+    models = ScriptedModels(cost_profile, cloud_drafts)
     harness = ScriptedHarness(models, profile_of(args, cost_profile.one_way_ms), args.seed)
     for seed in range(args.seed, args.seed + args.answers):
         policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY

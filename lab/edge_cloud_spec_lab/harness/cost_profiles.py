@@ -15,7 +15,37 @@ from edge_cloud_spec.share import share
 
 CUSTOM = "custom"
 COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a cost profile must give
-PREFILLS = ("prefill_ms", "draft_prefill_ms")  # what one of today gives, by part of the model
+# What one of today gives, by part of the model.
+PREFILLS = ("prefill_ms", "draft_prefill_ms", "cloud_draft_prefill_ms")
+HEAD_COST = 0.03  # of a drafted token, as a share of a pass; assumed
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head of the target that drafts a chain before each of its passes (MTP, EAGLE); raises
+    UserError.
+
+    ``acceptance``: how often all drafted tokens up to each position are right, as vLLM counts it.
+    ``cost``: of drafting a token, as a share of ``ar_ms``.
+    """
+
+    acceptance: tuple[float, ...]
+    cost: float = HEAD_COST
+
+    def __post_init__(self) -> None:
+        falling = (1.0, *self.acceptance, 0.0)
+        refuse(
+            (
+                not self.acceptance or list(falling) != sorted(falling, reverse=True),
+                "a head's acceptance by position is from 0 to 1, and never rises",
+            ),
+            (self.cost < 0, "a head's cost is 0 or more of a pass"),
+        )
+
+    @property
+    def tokens(self) -> float:
+        """The mean tokens of a pass."""
+        return 1 + sum(self.acceptance)
 
 
 @dataclass(frozen=True)
@@ -27,7 +57,8 @@ class CostProfile:
     verdict (0: there are no exits). Papers do not print the target's and the draft model's
     ``prefill_ms`` and ``draft_prefill_ms`` per frame (0: unknown), nor how long a pass takes when
     its exits are not used, as a share ``without_exits`` of ``ar_ms`` (0: as long as any); see
-    ``with_assumed``.
+    ``with_assumed``. ``cloud_draft_ms``, ``cloud_draft_prefill_ms``: of a draft model in the cloud
+    (0: as the robot's). ``head``: how the target speculates by itself (None: it does not).
     """
 
     name: str
@@ -46,6 +77,9 @@ class CostProfile:
     prefill_ms: float = 0.0
     draft_prefill_ms: float = 0.0
     without_exits: float = 0.0
+    cloud_draft_ms: float = 0.0
+    cloud_draft_prefill_ms: float = 0.0
+    head: Head | None = None
     published: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -92,6 +126,14 @@ class CostProfile:
             without_exits=self.without_exits or costs["without_exits"] * bool(self.exit_hit),
         )
 
+    def of_cloud_drafter(self) -> CostProfile:
+        """This profile for the cloud's own draft model, with its times in place of the robot's."""
+        return replace(
+            self,
+            draft_ms=self.cloud_draft_ms or self.draft_ms,
+            draft_prefill_ms=self.cloud_draft_prefill_ms or self.draft_prefill_ms,
+        )
+
     def draft_pass_ms(self, width: int) -> float:
         """The time of a draft model's pass over this many branches, ms."""
         widths = sorted(self.width_factors)
@@ -125,6 +167,29 @@ def _content() -> dict[str, Any]:
     return content
 
 
+@dataclass(frozen=True)
+class Prices:
+    """What a busy second of a cloud's GPU and of a robot's drafter takes, and what data costs."""
+
+    gpu_usd_per_h: float
+    gpu_w: float
+    drafter_w: float
+    link_usd_per_gb: float
+
+    def usd(self, gpu_s: float, link_bytes: float) -> float:
+        """The cost of so many busy seconds of a GPU and bytes of a link, US dollars."""
+        return gpu_s / 3600 * self.gpu_usd_per_h + link_bytes / 1e9 * self.link_usd_per_gb
+
+    def joules(self, gpu_s: float, drafter_s: float) -> float:
+        """The energy of so many busy seconds of a GPU and of a drafter, J."""
+        return gpu_s * self.gpu_w + drafter_s * self.drafter_w
+
+
+def prices() -> Prices:
+    """The prices of ``cost_profiles.yaml``."""
+    return Prices(**_content()["prices"])
+
+
 def cost_profile_names() -> tuple[str, ...]:
     """The names of the pipelines' cost profiles."""
     return _names("pipeline")
@@ -152,8 +217,11 @@ def load_cost_profile(name: str) -> CostProfile:
         one_way_ms=entry["one_way_ms"],
         exit_hit=1 - entry["cache_miss"] if "cache_miss" in entry else 0.0,
         published=entry.get("published", {}),
+        head=Head(tuple(entry["head"]["acceptance"]), entry["head"]["cost"])
+        if "head" in entry
+        else None,
         **{prefill: sum(entry[prefill].values()) for prefill in PREFILLS if prefill in entry},
-        **{field: entry[field] for field in (*COSTS, "gamma") if field in entry},
+        **{name: entry[name] for name in (*COSTS, "gamma", "cloud_draft_ms") if name in entry},
     )
 
 

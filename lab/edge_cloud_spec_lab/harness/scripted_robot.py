@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -12,6 +12,7 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Connect, Inbox
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
+from edge_cloud_spec.presets import load_preset
 
 from .cost_profiles import CostProfile
 from .emulated_link import LinkProfile
@@ -20,6 +21,27 @@ from .virtual import VirtualHarness
 from .virtual_time import ProfileImpairments
 
 SCRIPTED_REPLY_TIMEOUT_S = 60.0
+CLOUD_MTP = "cloud_mtp"  # cloud_sd, whose drafter is the head of the cost profile's target
+
+
+def lab_preset(name: str) -> Preset:
+    """The preset of this name, which may be ``cloud_mtp``; raises UserError."""
+    if name == CLOUD_MTP:
+        return replace(load_preset("cloud_sd"), name=CLOUD_MTP)
+    return load_preset(name)
+
+
+def draft_model_in_cloud(
+    cost_profile: CostProfile, preset: Preset, others: Iterable[Preset] = ()
+) -> bool:
+    """Whether the cloud has a draft model under this preset.
+
+    A cloud that has one for ``cloud_sd``, among ``others``, has it for all, unless its target has a
+    head.
+    """
+    if preset.name == CLOUD_MTP or preset.drafter == "cloud":
+        return preset.name != CLOUD_MTP
+    return cost_profile.head is None and any(each.drafter == "cloud" for each in others)
 
 
 def seeded_rule(temperature: float) -> str:

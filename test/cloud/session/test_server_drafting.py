@@ -10,6 +10,7 @@ import pytest
 from helpers.cloud.verification import (
     BARE,
     BASE,
+    DRAFTED,
     measured,
 )
 from helpers.cloud.worker_robot import OWN, Costly, Robot, do_all, opening
@@ -32,13 +33,27 @@ MAY = Generation(may_speculate=True)
 HERE = BASE.extend((1,))
 
 
-def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
+def test_it_is_tried_at_once_and_then_what_passes_give_without_it() -> None:
     drafting = ServerDrafting()
+    for _ in range(LEAST_PASSES):
+        assert drafting.choose(0) and drafting.choose(2)
+        drafting.report(DRAFTED, 3, 1.0)
     for _ in range(LEAST_PASSES):
         assert not drafting.choose(0)
         drafting.report(BARE, 1, 1.0)
     assert drafting.choose(0)
     assert not drafting.choose(2)  # nothing that was looked up has been judged
+
+
+def test_few_passes_of_bad_luck_are_no_verdict() -> None:
+    drafting = ServerDrafting()
+    for tokens in (1, 1, 4, 1):  # a mean of 1.75, which may well be 2.5
+        drafting.report(DRAFTED, tokens, 2.0)
+        drafting.report(BARE, 1, 1.0)
+    assert drafting.choose(0)
+    for _ in range(40):
+        drafting.report(DRAFTED, 1, 2.0)
+    assert not drafting.choose(0)
 
 
 @pytest.mark.parametrize("looked_up", [0, 2])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -56,6 +57,13 @@ def test_a_mission_is_the_targets_own_in_the_profiles_times_and_every_run_gives_
     )
     passes = alone["target_passes"] / alone["decisions"]
     assert alone["answer_s_mean"] == pytest.approx(0.771 + 0.354 * passes, rel=0.05)
+    # 1.5 passes of 354 ms read a frame; auto needs less of the GPU, and the robot drafts
+    passes_s = 0.354 * (1.5 * alone["decisions"] + alone["target_passes"])
+    assert alone["gpu_s"] == pytest.approx(passes_s, rel=0.01) and alone["drafter_s"] == 0
+    assert auto["gpu_s"] < alone["gpu_s"] and auto["drafter_s"] > 0
+    data_usd = 5e-9 * (alone["up_bytes"] + alone["down_bytes"])
+    assert alone["usd"] == pytest.approx(alone["gpu_s"] / 1200 + data_usd)
+    assert alone["joules"] == pytest.approx(700 * alone["gpu_s"])
     for row in (alone, auto):
         assert 0 < row["first_motion_s_p50"] < row["mission_s_p50"] <= row["mission_s_p90"]
         assert 0 < row["standing"] < 1
@@ -155,14 +163,25 @@ def test_lost_rooms_are_paired_and_standing_counts_from_the_first_motion() -> No
     alone = [record(success, seconds, 0.0) for success, seconds in times]
     ours = [record(False, 2.0, 1.0), record(False, 4.0, 1.5), record(True, 6.0, 4.5)]
     ours.append(record(False, 8.0, 0.0, None))
-    found = rows_of("r", {Variant("auto"): ours, STOPPING: alone, Variant("cloud_ar"): ours})
-    auto, stopping, _ = found
+    mtp = [
+        replace(room, ended=room.ended + more)
+        for room, more in zip(ours, (0, 4, 0, 4), strict=True)
+    ]
+    variants = Variant("auto"), STOPPING, Variant("cloud_ar"), Variant("cloud_mtp")
+    found = rows_of("r", dict(zip(variants, (ours, alone, ours, mtp), strict=True)))
+    auto, stopping, *_ = found
     assert (auto["net_lost_rooms"], stopping["net_lost_rooms"]) == (1, 0)
     assert auto["standing_after_first_motion"] == pytest.approx(1 - 7.0 / 9.0)
     assert auto["mission_over_cloud_ar"] == pytest.approx(20 / 36)
     assert auto["mission_p50_over_cloud_ar"] == pytest.approx(5 / 9), "of the medians"
     assert auto["frame_age_s_worst"] is None, "nothing began to move on a frame"
-    assert "mission_over_driving_cloud_ar" not in auto, "the other one explains, too"
+    assert auto["waiting_s_mean"] == pytest.approx(13.0 / 4) and auto["pauses"] == 0.0
+    assert auto["mission_over_driving_cloud_ar"] == 1.0
+    assert auto["mission_se_over_driving_cloud_ar"] == 0.0, "of the same times"
+    assert auto["mission_over_driving_cloud_mtp"] == pytest.approx(20 / 28)
+    residuals = [ours - 20 / 28 * other for ours, other in ((2, 2), (4, 8), (6, 6), (8, 12))]
+    error = stdev(residuals) / 7 / 2
+    assert auto["mission_se_over_driving_cloud_mtp"] == pytest.approx(error)
 
 
 def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
@@ -177,7 +196,22 @@ def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
     assert baseline_of(auto, [auto, *reversed(driving)]) == driving[0], "as auto itself"
     assert baseline_of(auto, [auto, stopping[0]]) is None
     assert driving_baseline_of(auto, [*stopping, *driving]) == driving[1]
-    assert driving_baseline_of(auto, [*stopping, driving[0]]) is None
+    assert driving_baseline_of(auto, [*stopping, driving[0]]) == driving[0], "as auto itself"
+    assert driving_baseline_of(auto, stopping) is None
+    mtp = replace(driving[0], preset="cloud_mtp")
+    assert driving_baseline_of(auto, [*driving, mtp], "cloud_mtp") == mtp
+
+
+def test_a_target_with_a_head_drives_sooner_by_its_own_words(tmp_path: Path) -> None:
+    options = "--scenes 1 --cost-profile today-27b-mtp --presets cloud_ar,cloud_mtp,auto"
+    alone, mtp, auto = measure(tmp_path, *options.split(), seed=7)
+    assert mtp["preset"] == "cloud_mtp" and mtp["not_own"] == auto["not_own"] == 0
+    assert mtp["action_s_mean"] < alone["action_s_mean"] and mtp["tokens_per_pass"] > 1.5
+    assert mtp["first_word_s_mean"] == pytest.approx(alone["first_word_s_mean"], abs=0.05)
+    assert auto["mission_over_driving_cloud_mtp"] == pytest.approx(
+        auto["mission_s_mean"] / mtp["mission_s_mean"]
+    )
+    assert not measure(tmp_path, *options.replace("27b-mtp", "7b").split()[:-1], "cloud_mtp")
 
 
 @pytest.fixture

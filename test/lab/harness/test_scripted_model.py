@@ -11,7 +11,7 @@ import pytest
 from helpers.cloud.worker_robot import Costly
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec_lab.harness.cost_profiles import custom_cost_profile, load_cost_profile
+from edge_cloud_spec_lab.harness.cost_profiles import Head, custom_cost_profile, load_cost_profile
 from edge_cloud_spec_lab.harness.scripted.model import (
     ScriptedPrompt,
     TargetVlm,
@@ -104,6 +104,13 @@ def test_a_batch_costs_its_rows_and_reads_the_weights_once() -> None:
     rows = 32 + 32 + 1
     assert cost_profile.batch_pass_ms([32, 32]) == pytest.approx(10 * (1 + slope * (rows - flat)))
     assert cost_profile.batch_pass_ms([32, 32]) < 2 * cost_profile.batch_pass_ms([32])
+
+
+def test_a_head_says_what_it_can_be() -> None:
+    assert Head((0.75, 0.47, 0.27), 0.03).tokens == pytest.approx(2.49)
+    for acceptance, cost in (((), 0.0), ((0.5, 0.6), 0.0), ((1.1,), 0.0), ((0.5,), -0.1)):
+        with pytest.raises(UserError, match="a head's"):
+            Head(acceptance, cost)
 
 
 def test_what_no_paper_prints_is_as_the_cost_profiles_assume_it() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from statistics import mean
+from statistics import mean, stdev
 
 import numpy as np
 
 from edge_cloud_spec.pilot.decision_loop import EXPLAIN_FULL, EXPLAIN_NONE
 
+from ...harness.cost_profiles import prices
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import DecisionRecord, MissionRecord, Variant
+from ...harness.scripted_robot import CLOUD_MTP
 from ..command import Row
 from ..options import BASELINE_PRESET
 
@@ -31,10 +34,14 @@ def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None
     return max(alone, key=likeness, default=None)
 
 
-def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
-    """The target alone over the same link that drives on and explains nothing."""
-    alone = (v for v in variants if v.preset == BASELINE_PRESET and v.link == variant.link)
-    return next((v for v in alone if not v.stops and v.explain == EXPLAIN_NONE), None)
+def driving_baseline_of(
+    variant: Variant, variants: Iterable[Variant], preset: str = BASELINE_PRESET
+) -> Variant | None:
+    """The target alone (or ``cloud_mtp``) over the same link that drives on: one that explains
+    nothing, else one that explains as long as the variant does."""
+    alone = [v for v in variants if v.preset == preset and v.link == variant.link and not v.stops]
+    kept = [v for v in alone if v.explain in (EXPLAIN_NONE, variant.explain)]
+    return min(kept, key=lambda v: v.explain != EXPLAIN_NONE, default=None)
 
 
 def rows_of(cost_profile: str, results: Results) -> list[Row]:
@@ -48,6 +55,10 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
     tokens = sum(len(decision.tokens) for decision in decisions)
     passes = sum(room.target_passes for room in rooms)
     seconds = [room.seconds for room in rooms]
+    gpu_s, drafter_s, up_bytes, down_bytes = (
+        mean(getattr(room, name) for room in rooms)
+        for name in ("gpu_s", "drafter_s", "up_bytes", "down_bytes")
+    )
     not_own = sum(decision.own is False for decision in decisions)
     row = {
         "preset": variant.preset,
@@ -71,13 +82,19 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
         "first_motion_s_p50": first_motion(rooms),
         "standing_after_first_motion": standing_after_first_motion(rooms),
         "standing": 1 - sum(room.moving_s for room in rooms) / sum(seconds),
+        "waiting_s_mean": mean(room.seconds - room.moving_s for room in rooms),
+        "pauses": mean(max(0, len(room.moves) - 1) for room in rooms),
         "longest_standing_s": max(room.longest_standing_s for room in rooms),
         "decisions": len(decisions) / len(rooms),
         "target_passes": passes / len(rooms),
         "not_own": not_own,
         "tokens_per_pass": tokens / passes if passes else None,
-        "up_bytes": mean(room.up_bytes for room in rooms),
-        "down_bytes": mean(room.down_bytes for room in rooms),
+        "up_bytes": up_bytes,
+        "down_bytes": down_bytes,
+        "gpu_s": gpu_s,
+        "drafter_s": drafter_s,
+        "usd": prices().usd(gpu_s, up_bytes + down_bytes),
+        "joules": prices().joules(gpu_s, drafter_s),
         "collisions": mean(room.contacts for room in rooms),
         "not_arrived": mean(room.not_arrived for room in rooms),
         "first_word_s_mean": mean(d.first_word - d.begun for d in decisions),
@@ -94,10 +111,12 @@ def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
             alone = results[baseline]
             row["same_decisions_as_cloud_ar"] = mean(map(same_decisions, rooms, alone))
             row["passed"] &= all(map(decide_alike, rooms, alone)) or not variant.repeats(baseline)
-    if (driving := driving_baseline_of(variant, results)) is not None:
-        mean_over, p50_over = _over(rooms, results[driving])
-        row["mission_over_driving_cloud_ar"] = mean_over
-        row["mission_p50_over_driving_cloud_ar"] = p50_over
+    for preset in (BASELINE_PRESET, CLOUD_MTP):
+        if (driving := driving_baseline_of(variant, results, preset)) is not None:
+            mean_over, p50_over = _over(rooms, results[driving])
+            row[f"mission_over_driving_{preset}"] = mean_over
+            row[f"mission_p50_over_driving_{preset}"] = p50_over
+            row[f"mission_se_over_driving_{preset}"] = _error(rooms, results[driving])
     return row
 
 
@@ -167,6 +186,16 @@ def _over(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> tup
     """The ratio of mean mission times, and of medians."""
     ours, theirs = ([room.seconds for room in each] for each in (rooms, alone))
     return sum(ours) / sum(theirs), _percentile(ours, 50) / _percentile(theirs, 50)
+
+
+def _error(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> float | None:
+    """The standard error of the ratio of mean mission times, of the same rooms; None: of one."""
+    if len(rooms) < 2:
+        return None
+    over, _ = _over(rooms, alone)
+    theirs = mean(room.seconds for room in alone)
+    pairs = zip(rooms, alone, strict=True)
+    return stdev(a.seconds - over * b.seconds for a, b in pairs) / theirs / math.sqrt(len(rooms))
 
 
 def _ratios(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> Row:

@@ -24,6 +24,7 @@ from ...harness.cost_profiles import CostProfile
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import MissionRecord, SeenRoom, Variant, VirtualRobot
+from ...harness.scripted_robot import CLOUD_MTP
 from ..command import Options, Row
 from ..options import (
     COST_OPTIONS,
@@ -54,7 +55,8 @@ Done = dict[Variant, list[MissionRecord]]
 def work(shift: Shift) -> Done:
     """Run every room under every variant, with shared models and cached logits."""
     pair = loaded_pair()
-    robots = {v: VirtualRobot(pair, v, shift.cost_profile) for v in shift.variants}
+    variants = shift.variants
+    robots = {each: VirtualRobot(pair, each, shift.cost_profile, variants) for each in variants}
     results: Done = {variant: [] for variant in shift.variants}
     for number in shift.rooms:
         with closing(SeenRoom(number, shift.renderer)) as seen:
@@ -90,11 +92,15 @@ COLUMNS = {
     "mission_p50_over_cloud_ar": "p50",
     "mission_over_driving_cloud_ar": "of driving",
     "mission_p50_over_driving_cloud_ar": "p50",
+    "mission_over_driving_cloud_mtp": "of driving mtp",
+    "mission_se_over_driving_cloud_mtp": "±",
     "net_lost_rooms": "lost",
     "first_motion_s_p50": "first motion",
     "first_motion_over_cloud_ar": "of cloud_ar",
     "standing": "standing",
     "standing_after_first_motion": "later",
+    "waiting_s_mean": "waiting s",
+    "pauses": "pauses",
     "longest_standing_s": "longest s",
     "decisions": "decisions",
     "first_word_s_mean": "first word s",
@@ -105,6 +111,9 @@ COLUMNS = {
     "tokens_per_pass": "tokens/pass",
     "up_bytes": "up",
     "down_bytes": "down",
+    "gpu_s": "GPU s",
+    "usd": "USD",
+    "joules": "J",
     "collisions": "collisions",
     "not_arrived": "not arrived",
     "not_own": "not own",
@@ -201,9 +210,10 @@ def variants_of(args: argparse.Namespace, cost_profile: CostProfile) -> list[Var
         links = [LinkProfile(trace=trace) for trace in args.link]
     else:
         links = [profile_of(args, rtt / 2) for rtt in args.rtt or [cost_profile.rtt_ms]]
-    return [
+    found = [
         _variant(text, link=link, **usual) for link in links for text in args.presets.split(",")
     ]
+    return [each for each in found if cost_profile.head or each.preset != CLOUD_MTP]
 
 
 def _variant(text: str, **usual: object) -> Variant:

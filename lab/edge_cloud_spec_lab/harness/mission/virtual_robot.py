@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
@@ -27,7 +27,6 @@ from edge_cloud_spec.pilot.decision_loop import (
     LoopSettings,
 )
 from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
-from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request, picture_digest
 
 from ...sim.bases import BASES, IDEAL_BASE, make_base
@@ -39,7 +38,7 @@ from ...sim.scene import Scene
 from ..cost_profiles import CostProfile
 from ..emulated_link import LinkProfile
 from ..scripted.model import ScriptedModels
-from ..scripted_robot import ScriptedHarness
+from ..scripted_robot import ScriptedHarness, draft_model_in_cloud, lab_preset
 from .embedded_pair import EmbeddedPair
 from .virtual_base import VirtualBase, stamp_of
 
@@ -77,7 +76,7 @@ class Variant(Bounded):
     @property
     def loaded_preset(self) -> Preset:
         """The preset, its ``lookup`` overridden if asked for; raises UserError."""
-        preset = load_preset(self.preset)
+        preset = lab_preset(self.preset)
         return replace(preset, lookup=self.lookup == "on") if self.lookup else preset
 
     def pilot(self, seed: int) -> PilotSettings:
@@ -148,7 +147,8 @@ class DecisionRecord:
 class MissionRecord:
     """One room: how its mission ended, and what the models on both sides spent.
 
-    ``success``: the robot stopped at what it was sent to. Bytes are those of messages. ``speeds``:
+    ``success``: the robot stopped at what it was sent to. Bytes are those of messages. ``gpu_s``,
+    ``drafter_s``: how long the cloud's models and the robot's draft model were busy. ``speeds``:
     the base's in each cycle: time, m/s over ground, rad/s.
     """
 
@@ -164,6 +164,8 @@ class MissionRecord:
     target_passes: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
+    gpu_s: float = 0.0
+    drafter_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -226,13 +228,22 @@ class SeenRoom(ExitStack):
 class VirtualRobot:
     """A robot and its cloud, whose measurements and lookups last from mission to mission."""
 
-    def __init__(self, pair: EmbeddedPair, variant: Variant, cost_profile: CostProfile) -> None:
+    def __init__(
+        self,
+        pair: EmbeddedPair,
+        variant: Variant,
+        cost_profile: CostProfile,
+        others: Iterable[Variant] = (),
+    ) -> None:
+        """others: of the same run, who meet the same cloud (``draft_model_in_cloud``)."""
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
         read_ms = variant.look * cost_profile.draft_prefill_ms
         cost_profile = replace(cost_profile, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
         self._models = ScriptedModels(
             cost_profile,
-            self._preset.drafter == "cloud",
+            draft_model_in_cloud(
+                cost_profile, self._preset, (other.loaded_preset for other in others)
+            ),
             None,
             pair.drafter_that_keeps(variant.look),
             pair.target,
@@ -260,7 +271,7 @@ class VirtualRobot:
         pilot.use(self._harness.robot.runner)
         self._end: GoalStatus | None = None
         self._request = ""
-        begun = len(self._models.passes)
+        begun, (gpu, drafter) = len(self._models.passes), self._busy
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
@@ -296,7 +307,13 @@ class VirtualRobot:
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]
         record.target_passes = len(self._models.passes) - begun
+        record.gpu_s, record.drafter_s = self._busy[0] - gpu, self._busy[1] - drafter
         return record
+
+    @property
+    def _busy(self) -> tuple[float, float]:
+        """How long the cloud's models and the draft model have been busy so far, s."""
+        return self._harness.link.cloud.busy.total, self._harness.robot.busy.total
 
     def _decide(self, seen: SeenRoom, decide: Decide) -> None:
         record, frame = self._record, decide.frame

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.model_runner import LocalModels
+from edge_cloud_spec.cloud.model_thread.sessions import HeldSession
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.session.events import Predicted
+from edge_cloud_spec.cloud.session.events import EMPTY, Predicted
 from edge_cloud_spec.decoding.accept import accept
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.grammar import Grammar
@@ -232,6 +234,11 @@ class ScriptedSession:
     def drop_nodes(self) -> None:
         """Forget the drafted nodes."""
         self.nodes, self._after = TokenTree(), []
+
+    @property
+    def state(self) -> State:
+        """The model's state after the prefix."""
+        return self._states[-1]
 
     @property
     def length(self) -> int:
@@ -571,6 +578,39 @@ class TargetVlm(CostedVlm):
         self.passes.append(ModelPass(start, self._clock(), sum(drafted)))
 
 
+class SpeculatingModels(LocalModels):
+    """A target that drafts by a head of its own (MTP, EAGLE) before each pass, from the last hidden
+    state: so it reads no prompt, and drafts nothing before the first token.
+
+    Of each chain as many tokens are the target's own as a draw by the prefix says, which has the
+    acceptance by position of the cost profile.
+    """
+
+    def __init__(self, target: Any, spec: PromptSpec, exits: Any) -> None:
+        super().__init__(target, spec, target, exits)
+
+    def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
+        target: Any = self.target
+        head, costs = target.cost_profile.head, target.cost_profile
+        if not prefix:
+            return EMPTY
+        count = min(length, len(head.acceptance))
+        target.take(count * head.cost * costs.ar_ms)
+        drawn = mix(session.digest.hash, 6) / _SCALE
+        right = sum(drawn < share for share in head.acceptance[:count])
+        state, tokens = session.target.session.state, list(prefix)  # type: ignore[attr-defined]
+        for position in range(len(prefix), len(prefix) + count):
+            logits = target.row(state)
+            if session.processors is not None:
+                logits = session.processors.after(tokens).of(logits)
+            token = coupled_token(logits, session.opening.policy, position)
+            if len(tokens) - len(prefix) >= right:
+                token = (token + 1) % self.spec.vocabulary
+            tokens.append(token)
+            state = target.after(state, token)
+        return Draft(tuple(tokens[len(prefix) :]))
+
+
 class ScriptedExits:
     """A scripted exit, which predicts the verdict in a given share of rounds, else something
     else."""
@@ -613,7 +653,8 @@ class ScriptedExits:
 class ScriptedModels:
     """The models of both sides (``Models``), with a cost profile's times and exits.
 
-    cloud_drafts: the cloud has a draft model, too. drafter, target: models with other logits than
+    cloud_drafts: the cloud has a draft model, too; else the cost profile's head drafts there, if it
+    has one. drafter, target: models with other logits than
     the calibrated pair's; then ``spec`` says how they are prompted, and ``instructions`` which ones
     they understand. ``passes``: the target's.
     """
@@ -634,6 +675,10 @@ class ScriptedModels:
     def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
         """A worker; all verifiers have the same models."""
         exits: Any = ScriptedExits(self.cost_profile) if self.cost_profile.exit_hit else None
-        drafter: Any = self.draft_model(sleep) if self.cloud_drafts else None
         target: Any = TargetVlm(self.cost_profile, sleep, self.target, clock, self.passes)
+        drafter: Any = None
+        if self.cloud_drafts:
+            drafter = DraftVlm(self.cost_profile.of_cloud_drafter(), sleep, self.drafter)
+        elif self.cost_profile.head is not None:
+            target = SpeculatingModels(target, self.spec, exits)
         return Worker(target, self.spec, drafter, self.limits, clock, exits, self.instructions)
