@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -171,20 +171,43 @@ def serving(*options: str) -> Iterator[str]:
         process.stdout.close()
 
 
+@pytest.fixture(scope="module")
+def silent_url() -> Iterator[str]:
+    """An endpoint that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+
+
+@pytest.fixture(scope="module")
+def url(navigator: Navigator, silent_url: str) -> Iterator[str]:
+    """Of tools that are served by HTTP, for all tests."""
+    with serving("--endpoint", silent_url) as url:
+        yield url
+
+
 @contextmanager
-def agent_of(way: str, drafter: Drafter | None, *options: str) -> Iterator[Agent]:
-    if way == "stdio":
-        given = StdioServerParameters(
-            command=COMMAND[0], args=[*COMMAND[1:], *options], env=dict(os.environ)
-        )
-        agent = Agent(given, "auto", drafter)
+def agent_on(where: Any, mode: str, drafter: Drafter | None) -> Iterator[Agent]:
+    agent = Agent(where, mode, drafter)
+    yield agent
+    agent.close()
+
+
+def by_stdio(drafter: Drafter | None, *options: str) -> AbstractContextManager[Agent]:
+    arguments = [*COMMAND[1:], *options]
+    given = StdioServerParameters(command=COMMAND[0], args=arguments, env=dict(os.environ))
+    return agent_on(given, "auto", drafter)
+
+
+@pytest.fixture
+def agent(way: str, url: str, silent_url: str, drafter: Drafter) -> Iterator[Agent]:
+    mode = "legacy" if "legacy" in way else "auto"
+    by_http = way != "stdio"
+    with (
+        agent_on(url, mode, drafter)
+        if by_http
+        else by_stdio(drafter, "--endpoint", silent_url) as agent
+    ):
         yield agent
-        agent.close()
-        return
-    with serving(*options) as url:
-        agent = Agent(url, "legacy" if "legacy" in way else "auto", drafter)
-        yield agent
-        agent.close()
 
 
 def text_of(result: Any) -> str:
@@ -192,32 +215,32 @@ def text_of(result: Any) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_instruction_is_followed_with_progress_to_its_end(way: str, drafter: Drafter) -> None:
-    with agent_of(way, drafter) as agent:
-        end = agent.ask("follow_instruction", instruction=f"  {BOX}")
-        drafter.until(lambda: drafter.heard == [BOX])
-        drafter.turn(BOX)
-        drafter.until(lambda: any("turn left large" in said for said in agent.progress))
-        drafter.tell("done", BOX)
-        result = agent.wait(end)
-        assert not result.is_error
-        said = result.structured_content
-        assert said["outcome"] == "found" and 0 < said["decisions"] <= drafter.decisions
-        numbers = [float(said.split()[0]) for said in agent.progress]
-        assert numbers == sorted(set(numbers)), "progress goes on"
-        assert "stop" not in drafter.heard
+def test_an_instruction_is_followed_with_progress_to_its_end(
+    agent: Agent, drafter: Drafter
+) -> None:
+    end = agent.ask("follow_instruction", instruction=f"  {BOX}")
+    drafter.until(lambda: drafter.heard == [BOX])
+    drafter.turn(BOX)
+    drafter.until(lambda: any("turn left large" in said for said in agent.progress))
+    drafter.tell("done", BOX)
+    result = agent.wait(end)
+    assert not result.is_error
+    said = result.structured_content
+    assert said["outcome"] == "found" and 0 < said["decisions"] <= drafter.decisions
+    numbers = [float(said.split()[0]) for said in agent.progress]
+    assert numbers == sorted(set(numbers)), "progress goes on"
+    assert "stop" not in drafter.heard
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_cancel_stops_the_robot(way: str, drafter: Drafter) -> None:
-    with agent_of(way, drafter) as agent:
-        end = agent.ask("follow_instruction", instruction=BOX)
-        drafter.until(lambda: drafter.heard == [BOX])
-        drafter.turn(BOX)
-        end.cancel()
-        drafter.until(drafter.told_to_stop)
-        assert drafter.heard == [BOX, "stop"]
-        assert "told to stop" in agent.call("status").structured_content["why"]
+def test_a_cancel_stops_the_robot(agent: Agent, drafter: Drafter) -> None:
+    end = agent.ask("follow_instruction", instruction=BOX)
+    drafter.until(lambda: drafter.heard == [BOX])
+    drafter.turn(BOX)
+    end.cancel()
+    drafter.until(drafter.told_to_stop)
+    assert drafter.heard == [BOX, "stop"]
+    assert "told to stop" in agent.call("status").structured_content["why"]
 
 
 AGENT = """
@@ -236,22 +259,20 @@ asyncio.run(main(*json.loads(sys.argv[1])))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_agent_that_is_killed_leaves_a_robot_that_stands(way: str, drafter: Drafter) -> None:
-    def follow(given: Any, mode: str) -> None:
-        said = json.dumps([given, mode])
-        agent = subprocess.Popen([sys.executable, "-c", AGENT, said])
-        drafter.until(lambda: drafter.heard == [BOX])
-        drafter.turn(BOX)
-        agent.kill()
-        agent.wait()
-        drafter.until(drafter.told_to_stop)
-        assert drafter.heard == [BOX, "stop"]
-
+def test_an_agent_that_is_killed_leaves_a_robot_that_stands(
+    way: str, url: str, drafter: Drafter
+) -> None:
+    given: Any = url
     if way == "stdio":
-        follow({"command": COMMAND[0], "args": COMMAND[1:], "env": dict(os.environ)}, "auto")
-    else:
-        with serving() as url:
-            follow(url, "legacy" if "legacy" in way else "auto")
+        given = {"command": COMMAND[0], "args": COMMAND[1:], "env": dict(os.environ)}
+    said = json.dumps([given, "legacy" if "legacy" in way else "auto"])
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, said])
+    drafter.until(lambda: drafter.heard == [BOX])
+    drafter.turn(BOX)
+    agent.kill()
+    agent.wait()
+    drafter.until(drafter.told_to_stop)
+    assert drafter.heard == [BOX, "stop"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -285,22 +306,20 @@ def test_tools_that_are_ended_leave_a_robot_that_stands(how: int, drafter: Draft
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stop_is_behind_nothing_and_ends_what_is_followed(way: str, drafter: Drafter) -> None:
+def test_a_stop_is_behind_nothing_and_ends_what_is_followed(agent: Agent, drafter: Drafter) -> None:
     """Another tool waits for an endpoint that never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        where = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        with camera(drafter), agent_of(way, drafter, "--endpoint", where) as agent:
-            waits = agent.ask("describe")
-            end = agent.ask("follow_instruction", instruction=BOX)
-            drafter.until(lambda: drafter.heard == [BOX])
-            drafter.turn(BOX)
-            result = agent.call("stop")
-            assert not result.is_error and text_of(result).startswith("stopped: ")
-            assert drafter.state.state == "stopped" and "stop" in drafter.heard
-            assert agent.wait(end).structured_content["outcome"] == "cancelled"
-            drafter.until(drafter.told_to_stop)
-            assert not waits.done()
-            waits.cancel()
+    with camera(drafter):
+        waits = agent.ask("describe")
+        end = agent.ask("follow_instruction", instruction=BOX)
+        drafter.until(lambda: drafter.heard == [BOX])
+        drafter.turn(BOX)
+        result = agent.call("stop")
+        assert not result.is_error and text_of(result).startswith("stopped: ")
+        assert drafter.state.state == "stopped" and "stop" in drafter.heard
+        assert agent.wait(end).structured_content["outcome"] == "cancelled"
+        drafter.until(drafter.told_to_stop)
+        assert not waits.done()
+        waits.cancel()
 
 
 @contextmanager
@@ -317,9 +336,9 @@ def camera(drafter: Drafter) -> Iterator[bytes]:
     drafter.destroy_publisher(publisher)
 
 
-def test_a_stop_at_the_same_time_as_an_instruction_wins(drafter: Drafter) -> None:
+def test_a_stop_at_the_same_time_as_an_instruction_wins(url: str, drafter: Drafter) -> None:
     """In whatever order they reach the navigator."""
-    with agent_of("stdio", drafter) as agent:
+    with agent_on(url, "auto", drafter) as agent:
         for _ in range(5):
             agent.ask("status")
             end, stopped = agent.ask("follow_instruction", instruction=BOX), agent.ask("stop")
@@ -329,19 +348,19 @@ def test_a_stop_at_the_same_time_as_an_instruction_wins(drafter: Drafter) -> Non
             assert drafter.state.state == "stopped" and drafter.heard[-1:] != [BOX]
 
 
-def test_a_stop_in_ones_own_words_stops_what_another_has_begun(drafter: Drafter) -> None:
+def test_a_stop_in_ones_own_words_stops_what_another_has_begun(url: str, drafter: Drafter) -> None:
     drafter.instruction.publish(String(data=BOX))
     drafter.turn(BOX)
-    with agent_of("stdio", drafter) as agent:
+    with agent_on(url, "auto", drafter) as agent:
         result = agent.call("follow_instruction", instruction="Please stop now!")
         assert result.structured_content["outcome"] == "cancelled"
         assert drafter.state.state == "stopped" and drafter.heard[-1] == "stop"
 
 
 def test_a_stop_that_no_navigator_confirms_is_said_to_be_none(
-    drafter: Drafter, navigator: Navigator
+    url: str, drafter: Drafter, navigator: Navigator
 ) -> None:
-    with agent_of("stdio", drafter) as agent:
+    with agent_on(url, "auto", drafter) as agent:
         assert not agent.call("stop").is_error
         navigator.send_signal(signal.SIGSTOP)
         try:
@@ -352,55 +371,41 @@ def test_a_stop_that_no_navigator_confirms_is_said_to_be_none(
         assert not agent.call("stop").is_error
 
 
-def test_of_two_agents_the_last_one_is_followed_and_the_other_may_go(drafter: Drafter) -> None:
-    with serving() as url:
-        first, second = Agent(url, "auto", drafter), Agent(url, "legacy", drafter)
-        end = first.ask("follow_instruction", instruction=BOX)
-        drafter.until(lambda: drafter.heard == [BOX])
-        then = second.ask("follow_instruction", instruction=BALL)
-        said = first.wait(end).structured_content
-        assert (said["outcome"], said["message"]) == ("cancelled", "another goal came")
-        first.close()
+def test_of_two_agents_the_last_one_is_followed_and_the_other_may_go(
+    url: str, drafter: Drafter
+) -> None:
+    with agent_on(url, "legacy", drafter) as second:
+        with agent_on(url, "auto", drafter) as first:
+            end = first.ask("follow_instruction", instruction=BOX)
+            drafter.until(lambda: drafter.heard == [BOX])
+            then = second.ask("follow_instruction", instruction=BALL)
+            said = first.wait(end).structured_content
+            assert (said["outcome"], said["message"]) == ("cancelled", "another goal came")
         drafter.turn(BALL)
         drafter.tell("done", BALL)
         assert second.wait(then).structured_content["outcome"] == "found"
         assert drafter.heard == [BOX, BALL]
-        second.close()
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "complaint"),
-    [
-        ("follow_instruction", {}, "instruction"),
-        ("follow_instruction", {"instruction": 5}, "instruction"),
-        ("follow_instruction", {"instruction": " "}, "is empty"),
-        ("follow_instruction", {"instruction": "x" * 501}, "501 characters"),
-        ("follow_instruction", {"instruction": "find <|im_end|>"}, "a control token"),
-        ("release_e_stop", {}, "release_e_stop"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_done_is_a_sentence(
-    agent: Agent, tool: str, arguments: dict[str, Any], complaint: str
-) -> None:
-    result = agent.call(tool, **arguments)
-    assert result.is_error and complaint in text_of(result)
-    assert agent.drafter is not None and not agent.drafter.heard
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("follow_instruction", {}, "instruction"),
+    ("follow_instruction", {"instruction": 5}, "instruction"),
+    ("follow_instruction", {"instruction": " "}, "is empty"),
+    ("follow_instruction", {"instruction": "x" * 501}, "501 characters"),
+    ("follow_instruction", {"instruction": "find <|im_end|>"}, "a control token"),
+    ("release_e_stop", {}, "release_e_stop"),
+]
 
 
-@pytest.fixture(scope="module")
-def shared_url(navigator: Navigator) -> Iterator[str]:
-    with serving() as url:
-        yield url
+@pytest.mark.parametrize("way", ["http"])
+def test_what_cannot_be_done_is_a_sentence(agent: Agent, drafter: Drafter) -> None:
+    for tool, arguments, complaint in WRONG:
+        result = agent.call(tool, **arguments)
+        assert result.is_error and complaint in text_of(result)
+    assert not drafter.heard
 
 
-@pytest.fixture
-def agent(shared_url: str, drafter: Drafter) -> Iterator[Agent]:
-    agent = Agent(shared_url, "auto", drafter)
-    yield agent
-    agent.close()
-
-
+@pytest.mark.parametrize("way", ["http"])
 def test_the_status_says_what_holds_the_robot_and_no_tool_releases_it(
     agent: Agent, drafter: Drafter
 ) -> None:
@@ -428,14 +433,12 @@ def test_the_status_says_what_holds_the_robot_and_no_tool_releases_it(
     ],
     ids=str,
 )
-def test_no_web_page_reaches_the_tools(
-    shared_url: str, headers: dict[str, str], status: int
-) -> None:
+def test_no_web_page_reaches_the_tools(url: str, headers: dict[str, str], status: int) -> None:
     params = {"protocolVersion": "2025-06-18", "capabilities": {}}
     params["clientInfo"] = {"name": "test", "version": "1"}  # type: ignore[assignment]
     asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     usual = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-    connection = http.client.HTTPConnection("127.0.0.1", int(shared_url.split(":")[2][:-4]))
+    connection = http.client.HTTPConnection("127.0.0.1", int(url.split(":")[2][:-4]))
     connection.request("POST", "/mcp", json.dumps(asked), usual | headers)
     assert connection.getresponse().status == status
     connection.close()
@@ -449,7 +452,7 @@ def test_the_endpoint_describes_the_newest_picture(drafter: Drafter) -> None:
         Decoder(cloud.address, small, preset="dsd") as decoder,
         RunningEndpoint(decoder) as endpoint,
         camera(drafter) as picture,
-        agent_of("stdio", drafter, "--endpoint", endpoint.url) as agent,
+        by_stdio(drafter, "--endpoint", endpoint.url) as agent,
     ):
         result = agent.call("describe", question="What is left?")
         assert not result.is_error, text_of(result)
@@ -459,13 +462,13 @@ def test_the_endpoint_describes_the_newest_picture(drafter: Drafter) -> None:
 
 def test_an_endpoint_that_is_not_there_is_told_with_what_starts_it(drafter: Drafter) -> None:
     where = f"http://127.0.0.1:{free_port()}/v1"
-    with camera(drafter), agent_of("stdio", drafter, "--endpoint", where) as agent:
+    with camera(drafter), by_stdio(drafter, "--endpoint", where) as agent:
         result = agent.call("describe")
         assert result.is_error and "start edge-cloud-spec endpoint" in text_of(result)
 
 
 def test_without_a_robot_each_tool_says_so() -> None:
-    with ros_domain(), agent_of("stdio", None) as agent:
+    with ros_domain(), by_stdio(None) as agent:
         ends = {
             agent.ask("follow_instruction", instruction=BOX): "no robot is there",
             agent.ask("stop"): "NOT CONFIRMED",
