@@ -31,10 +31,7 @@ from ..nodes.runtime.transport import udp_alone
 LOOK_S = 0.02  # between two looks at what has come
 FIND_S = 5.0  # within which the graph is discovered
 HEAR_S = 0.5  # within which each node that was found says its state
-STOP_S, STOP_AGAIN_S = (
-    5.0,
-    0.25,
-)  # within which a stop is confirmed, and between two stops until then
+STOP_S, STOP_AGAIN_S = 5.0, 0.25  # within which a stop is confirmed; between two until then
 TAKE_BACK_S = 2.0  # within which the instruction server answers a cancel
 PICTURE_S = 3.0  # within which a camera sends a picture
 NO_ROBOT = (
