@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import socket
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import check_installed
+from ..errors import UserError, check_installed, one_line
 from ..options import Bounded, add_options, bounded, described, from_options
 from ..signals import SIGNALS
 from ..wire.secret_files import Reloaded, read_token
@@ -49,7 +51,10 @@ def run_mcp(args: argparse.Namespace) -> int:
     path = settings.endpoint_token_file
     token = Reloaded(lambda: read_token(path) if path else "", path)
     describer = Describer(settings.endpoint, lambda: token.current)
-    listening = listen(f"127.0.0.1:{settings.http}") if settings.http else None
+    try:
+        listening = listen(f"127.0.0.1:{settings.http}") if settings.http else None
+    except UserError:
+        raise UserError(f"port {settings.http} is in use: give --http another") from None
     robot = Robot(settings.namespace, settings.camera)
     asyncio.run(_serve(make_tools(robot, describer), robot, listening))
     return 0
@@ -61,7 +66,8 @@ async def _serve(server: Any, robot: Robot, listening: socket.socket | None) -> 
 
     ended = asyncio.Event()
     for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has SIGHUP ignored
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
     if listening is None:
         serving = asyncio.ensure_future(server.run_stdio_async())
     else:
@@ -70,4 +76,7 @@ async def _serve(server: Any, robot: Robot, listening: socket.socket | None) -> 
     waiting = asyncio.ensure_future(ended.wait())
     await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
     await robot.close()
-    leave(0)  # at once: a thread waits for standard input, maybe without end
+    error = serving.exception() if serving.done() else None
+    if error is not None:
+        print(f"error: the MCP server failed: {one_line(error)}", file=sys.stderr)
+    leave(int(error is not None))  # at once: a thread waits for standard input, maybe without end

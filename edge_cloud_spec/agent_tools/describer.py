@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from collections.abc import Callable
@@ -23,8 +24,12 @@ class Describer:
     def __init__(self, url: str, token: Callable[[], str]) -> None:
         """url: up to /v1; token: the bearer token to show, or empty. Raises UserError for no such
         URL, or for one without TLS off this machine."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        try:
+            parts = urlsplit(url)
+            is_one = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_one = False
+        if not is_one or parts.username:
             raise UserError("--endpoint must be http://HOST:PORT/v1 or https://HOST/v1")
         if parts.scheme == "http" and not is_loopback(f"[{parts.hostname}]:0"):
             raise UserError(f"{parts.hostname} is another machine: give --endpoint https://...")
@@ -46,18 +51,26 @@ class Describer:
                 verify=ssl.create_default_context(),
                 trust_env=False,  # no proxy of the environment: it would see the picture
             ) as client:
-                models = await self._answer(client, "GET", "/models")
-                asked = {"model": models["data"][0]["id"], "messages": [message]}
-                asked["max_completion_tokens"] = MOST_TOKENS
-                answer = await self._answer(client, "POST", "/chat/completions", json=asked)
-                return str(answer["choices"][0]["message"]["content"])
+                return await asyncio.wait_for(self._asked(client, message), DESCRIBED_S)
         except httpx2.ConnectError:
             raise UserError(
                 f"no endpoint answers at {self._url}: start edge-cloud-spec endpoint --cloud "
                 "HOST:PORT --drafter MODEL (docs/endpoint.md), or give --endpoint its URL"
             ) from None
-        except (httpx2.HTTPError, ValueError, LookupError, TypeError) as error:
+        except asyncio.TimeoutError:
+            raise UserError(f"the endpoint gave no answer within {DESCRIBED_S:g} s") from None
+        except (httpx2.HTTPError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise UserError(f"the endpoint gave no answer: {one_line(error)}") from None
+
+    async def _asked(self, client: httpx2.AsyncClient, message: dict[str, Any]) -> str:
+        models = await self._answer(client, "GET", "/models")
+        asked = {"model": models["data"][0]["id"], "messages": [message]}
+        asked["max_completion_tokens"] = MOST_TOKENS
+        answer = await self._answer(client, "POST", "/chat/completions", json=asked)
+        text = answer["choices"][0]["message"]["content"]
+        if not isinstance(text, str):
+            raise TypeError("it is no text")
+        return text
 
     async def _answer(self, client: httpx2.AsyncClient, method: str, path: str, **more: Any) -> Any:
         response = await client.request(method, self._url + path, **more)

@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from rclpy.action import ActionClient
+from rclpy.exceptions import InvalidTopicNameException
+from rclpy.validate_topic_name import validate_topic_name
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
@@ -32,7 +34,8 @@ LOOK_S = 0.02  # between two looks at what has come
 FIND_S = 5.0  # within which the graph is discovered
 HEAR_S = 0.5  # within which each node that was found says its state
 STOP_S, STOP_AGAIN_S = 5.0, 0.25  # within which a stop is confirmed; between two until then
-TAKE_BACK_S = 2.0  # within which the instruction server answers a cancel
+# Within which the instruction server answers a cancel; then "stop" is published, and waited on.
+CANCEL_S, GIVE_UP_S = 0.25, 2.0
 PICTURE_S = 3.0  # within which a camera sends a picture
 NO_ROBOT = (
     "no robot is there: start its launch (ros2 launch edge_cloud_spec go2_nav.launch.py), and give "
@@ -41,17 +44,26 @@ NO_ROBOT = (
 
 
 class Goal:
-    """A goal of the action. ``feedback`` is its newest; ``result`` is None until it has ended.
+    """A goal of the action, for these instruction servers. ``feedback`` is its newest; ``result``
+    is None until it has ended. ``cancelled``: what a server answers to a cancel; False: it does not
+    know the goal, as one that was started again.
 
     The thread of ROS owns it; others read.
     """
 
-    def __init__(self, client: ActionClient, text: str, run: Callable[..., object]) -> None:
+    def __init__(
+        self,
+        client: ActionClient,
+        text: str,
+        servers: frozenset[bytes],
+        run: Callable[..., object],
+    ) -> None:
         """run: has the thread of ROS call a function."""
+        self.servers = servers
         self.feedback: Any = None
         self.result: Any = None
-        self.cancel_answered = False
-        self._run, self._cancelled = run, False
+        self.cancelled: bool | None = None
+        self._run, self._to_cancel = run, False
         self._handle: Any = None
         goal = NavigateByInstruction.Goal(instruction=text)
 
@@ -60,17 +72,12 @@ class Goal:
 
         run(send)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it can make the robot move no more."""
-        return self.cancel_answered or self.result is not None
-
     def cancel(self) -> None:
         """Cancel it, once it is accepted."""
         self._run(self._cancel)
 
     def _cancel(self) -> None:
-        self._cancelled = True
+        self._to_cancel = True
         if self._handle is not None:
             self._handle.cancel_goal_async().add_done_callback(self._on_cancelled)
 
@@ -81,14 +88,14 @@ class Goal:
             self.result = NavigateByInstruction.Result(outcome="failed", message=said)
             return
         self._handle.get_result_async().add_done_callback(self._on_result)
-        if self._cancelled:
+        if self._to_cancel:
             self._cancel()
 
     def _on_feedback(self, message: Any) -> None:
         self.feedback = message.feedback
 
     def _on_cancelled(self, future: Any) -> None:
-        self.cancel_answered = True
+        self.cancelled = bool(future.result().goals_canceling)
 
     def _on_result(self, future: Any) -> None:
         self.result = future.result().result
@@ -102,8 +109,12 @@ class Robot:
     """
 
     def __init__(self, namespace: str = "", camera: str = "") -> None:
-        """camera: its topic, as the launch's. Raises UserError for a namespace that is none."""
+        """camera: its topic, as the launch's. Raises UserError for names that are none."""
         raw = camera.removesuffix("/compressed") or RAW
+        try:
+            validate_topic_name(raw)
+        except InvalidTopicNameException:
+            raise UserError(f"--camera {camera!r:.80} is no name of a topic") from None
         renames = {RAW: raw, COMPRESSED: f"{raw}/compressed"} if camera else {}
         with udp_alone():  # an agent may kill its tools
             self._thread = NodeThread("agent_tools", namespace, renames=renames)
@@ -114,6 +125,7 @@ class Robot:
         self.action = ""
         self._goals = set[Goal]()
         self._stops = 0  # that were asked for
+        self._closed = False
         self._kept = set[asyncio.Task[Any]]()  # which go on though who asked for them is gone
         self._instruction = self._node.create_publisher(String, "instruction", RELIABLE)
         self._client = ActionClient(self._node, NavigateByInstruction, ACTION_NAME)
@@ -126,10 +138,10 @@ class Robot:
         self._thread.start()
 
     async def close(self) -> None:
-        """Take back the goals that are followed, and end the node."""
-        self._stops += 1  # nothing is followed any more
+        """Cancel the goals that are followed, and end the node."""
+        self._closed = True
         for goal in self._goals:
-            self._keep(self._take_back(goal))
+            self._keep(self._cancel(goal))
         while self._kept:
             await asyncio.wait(self._kept)
         self._thread.close()
@@ -145,17 +157,26 @@ class Robot:
         It is cancelled where this coroutine is, and where ``is_wanted`` says so.
         """
         stops = self._stops
-        if not await _until(self._client.server_is_ready, FIND_S):
+        if not await _until(
+            lambda: self._client.server_is_ready() and bool(self._servers()), FIND_S
+        ):
             raise UserError(NO_ROBOT)
         if stops != self._stops:
             raise UserError("a stop came before the instruction was given: it was not given")
-        goal, told = Goal(self._client, text, self._run), None
+        if self._closed:
+            raise UserError("this MCP server ends: the instruction was not given")
+        servers = self._servers()
+        goal, told = Goal(self._client, text, servers, self._run), None
         self._goals.add(goal)
         try:
             while goal.result is None:
-                if not await _until(self._client.server_is_ready, TAKE_BACK_S):
+                if not self._servers() <= servers or not await _until(
+                    self._client.server_is_ready, GIVE_UP_S
+                ):
                     self._instruction.publish(String(data="stop"))
-                    raise UserError("the instruction server is gone; stop was published")
+                    raise UserError(
+                        "the instruction server is gone, or was started again; stop was published"
+                    )
                 if not is_wanted():
                     raise UserError("who asked for it is gone: it was cancelled")
                 if told is not goal.feedback:
@@ -163,7 +184,7 @@ class Robot:
                 await asyncio.sleep(LOOK_S)
             return goal.result
         finally:
-            self._keep(self._take_back(goal))
+            self._keep(self._cancel(goal))
 
     async def stop(self) -> NavigatorStatus:
         """Stop the robot; returns what the navigator says once it has stopped it.
@@ -220,11 +241,13 @@ class Robot:
         on_its_way = True
         while time.monotonic() < end:
             # What is on its way to the instruction server would end a stop that came before it.
-            on_its_way = not all(goal.is_over for goal in self._goals)
+            on_its_way = not all(map(self._is_over, self._goals))
             before = self.navigator
             self._instruction.publish(String(data="stop"))
-            if await _until(is_obeyed, STOP_AGAIN_S) and not on_its_way:
-                break
+            if await _until(is_obeyed, STOP_AGAIN_S):
+                if not on_its_way:
+                    break
+                await asyncio.sleep(STOP_AGAIN_S)
         if is_confirmed() and not on_its_way and self.navigator is not None:
             return self.navigator
         if not self._has_navigator():
@@ -234,13 +257,28 @@ class Robot:
             "the robot has stopped. It may move: use e_stop"
         )
 
-    async def _take_back(self, goal: Goal) -> None:
-        """Cancel a goal that has not ended; where nobody answers, stop the robot."""
+    async def _cancel(self, goal: Goal) -> None:
+        """Cancel a goal that has not ended; where nobody does that at once, stop the robot."""
         if goal.result is None:
             goal.cancel()
-        if not await _until(lambda: goal.is_over, TAKE_BACK_S):
+        await _until(lambda: self._is_over(goal), CANCEL_S)
+        if not goal.cancelled and goal.result is None:
             self._instruction.publish(String(data="stop"))
-        self._goals.discard(goal)
+            await _until(lambda: self._is_over(goal), GIVE_UP_S)
+        if self._is_over(goal):  # else no stop is confirmed: it may still be on its way
+            self._goals.discard(goal)
+
+    def _is_over(self, goal: Goal) -> bool:
+        """Whether it can make the robot move no more, or not after another stop."""
+        answered = goal.cancelled is not None or goal.result is not None
+        return answered or not self._servers() & goal.servers
+
+    def _servers(self) -> frozenset[bytes]:
+        """The instruction servers, by what only they publish; one that is gone is there for a
+        while."""
+        topic = self._node.resolve_topic_name(f"{ACTION_NAME}/_action/feedback")
+        found = self._node.get_publishers_info_by_topic(topic)
+        return frozenset(bytes(info.endpoint_gid) for info in found)
 
     def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)

@@ -348,6 +348,9 @@ class VllmModels(ModelRunner):
             tokens = await under_way.take()
         cropped = (at for at, token in enumerate(tokens) if token >= self.spec.vocabulary)
         known = tokens[: next(cropped, len(tokens))]
+        if len(known) < len(tokens):  # the stream goes on after a token that is not in ours
+            session.cut()
+            session.generation = None
         return known or [await self.ask(session, Node(), next(iter(tokens), None))]
 
     def _generation(self, session: VllmSession) -> Generation:

@@ -29,7 +29,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec import Decoder
-from edge_cloud_spec.agent_tools.robot import Robot
+from edge_cloud_spec.agent_tools.robot import GIVE_UP_S, Robot
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.errors import UserError
@@ -86,10 +86,24 @@ Launch = Callable[..., subprocess.Popen[str]]
 Navigator = subprocess.Popen[str]
 
 
+class InstructionServer:
+    """The node, which may be killed and started again."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self.start()
+
+    def start(self) -> None:
+        self.process = self._launch(["-m", "edge_cloud_spec.nodes.instruction_server"])
+
+
 @pytest.fixture(scope="module")
-def navigator(launch_once: Launch) -> Navigator:
-    """It, and an instruction server."""
-    launch_once(["-m", "edge_cloud_spec.nodes.instruction_server"])
+def server(launch_once: Launch) -> InstructionServer:
+    return InstructionServer(launch_once)
+
+
+@pytest.fixture(scope="module")
+def navigator(launch_once: Launch, server: InstructionServer) -> Navigator:
     return launch_once(["-m", "edge_cloud_spec.nodes.navigator"], "-p", "listen:=0.2")
 
 
@@ -480,6 +494,42 @@ def test_without_a_robot_each_tool_says_so() -> None:
             assert result.is_error and said in text_of(result)
 
 
+def test_an_instruction_server_that_is_started_again_ends_what_is_followed(
+    url: str, drafter: Drafter, server: InstructionServer
+) -> None:
+    """The new one knows nothing of the goal, and cancels none."""
+    with agent_on(url, "auto", drafter) as agent:
+        end = agent.ask("follow_instruction", instruction=BOX)
+        drafter.until(lambda: drafter.heard == [BOX])
+        drafter.turn(BOX)
+        server.process.kill()
+        server.process.wait()
+        server.start()
+        result = agent.wait(end)
+        assert result.is_error and "was started again; stop was published" in text_of(result)
+        drafter.until(drafter.told_to_stop)
+        assert not agent.call("stop").is_error
+
+
+def test_no_stop_is_confirmed_while_an_instruction_is_on_its_way(
+    url: str, drafter: Drafter, server: InstructionServer
+) -> None:
+    with agent_on(url, "auto", drafter) as agent:
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            end = agent.ask("follow_instruction", instruction=BOX)
+            drafter.spin(0.5)
+            end.cancel()
+            drafter.until(lambda: "stop" in drafter.heard)
+            drafter.spin(GIVE_UP_S + 0.5)
+            result = agent.call("stop")
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert result.is_error and "NOT CONFIRMED" in text_of(result)
+        drafter.until(lambda: BOX in drafter.heard and drafter.heard[-1] == "stop")
+        assert not agent.call("stop").is_error
+
+
 def test_an_instruction_server_that_is_gone_ends_what_is_followed(
     drafter: Drafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -498,6 +548,11 @@ def test_an_instruction_server_that_is_gone_ends_what_is_followed(
         with pytest.raises(UserError, match="the instruction server is gone"):
             followed.result()
         drafter.until(drafter.told_to_stop)
+        monkeypatch.undo()
+        robot._closed = True
+        with pytest.raises(UserError, match="this MCP server ends"):
+            thread.run(robot.follow(BOX, ignore, lambda: True))
+        assert drafter.heard.count(BOX) == 1
     finally:
         thread.run(robot.close())
         thread.close()
@@ -509,7 +564,10 @@ def test_an_instruction_server_that_is_gone_ends_what_is_followed(
         (("--endpoint", "http://10.0.0.1/v1"), "give --endpoint https://"),
         (("--endpoint", "ftp://127.0.0.1/v1"), "must be http://HOST:PORT/v1"),
         (("--endpoint-token-file", "/nowhere"), "/nowhere"),
+        (("--endpoint", "http://[::1/v1"), "must be http://HOST:PORT/v1"),
+        (("--endpoint", "http://127.0.0.1:99999/v1"), "must be http://HOST:PORT/v1"),
         (("--namespace", "a b"), "namespace"),
+        (("--camera", "a b"), "is no name of a topic"),
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ import itertools
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers.checkpoints import jpeg
+from helpers.cloud import vllm_peer
 from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.cloud.served_answers import (
     POLICY,
@@ -32,6 +33,7 @@ from helpers.suites import rows
 from edge_cloud_spec.cloud.model_thread.model_runner import Unsupported
 from edge_cloud_spec.cloud.model_thread.target_session import NotArrived
 from edge_cloud_spec.cloud.session.events import DuePass
+from edge_cloud_spec.cloud.vllm_target import Node
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.decode_options import DecodeSettings
@@ -504,6 +506,12 @@ class Generating:
             target=self._session, opening=opening, processors=None, generating=True
         )
 
+    def after(self, tokens: Sequence[int]) -> list[int]:
+        """The target's next token by a request of its own."""
+        self._session.extend(tokens)
+        asked = self._models.ask(self._session, Node())
+        return [self._models.server.submit(asked).result()]
+
     def scored(self, *draft: int) -> list[int]:
         """The target's tokens after these, whose verdict is given."""
         held, results = self._held, [NotArrived()]
@@ -556,6 +564,23 @@ def test_a_draft_cuts_what_the_target_generates_beside_it(
     drafted.set()
     until(lambda: served.peer.cut)
     assert generating.scored()[:3] == whole[6:9], "it goes on after the draft"
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_stream_is_left_after_a_token_that_is_not_in_the_common_vocabulary(
+    served: Served, generating: Generating, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Token by token, and in a stream, the next one is that after the token in its place."""
+    monkeypatch.setattr(vllm_peer, "STEP", step)
+    models = served.models
+    largest = max(served.whole.tokens[1:9])
+    monkeypatch.setattr(models, "spec", replace(models.spec, vocabulary=largest))
+    streamed, alone = list[int](), list[int]()
+    while len(streamed) < 12:
+        streamed += generating.scored()
+    while len(alone) < 12:
+        alone += Generating(served).after(alone)
+    assert largest not in alone and streamed[:12] == alone[:12]
 
 
 def test_a_server_is_not_far_ahead_of_a_robot_that_has_gone(

@@ -232,7 +232,12 @@ OPTIONS: Options = {
         "not scripted, but the embedded pair's own passes in real time; with --rtt"
     },
     "--presets": {"default": PIPELINE_PRESETS, "help": "(%(default)s)"},
-    "--rtt": {"type": finite, "nargs": "*", "default": [], "help": "ms, in place of its own"},
+    "--rtt": {
+        "type": finite,
+        "nargs": "*",
+        "default": [],
+        "help": "ms, in place of the profile's own",
+    },
     "--tokens": {"type": int, "help": "of an answer (1000)"},
     "--answers": {"type": int, "help": "of each preset (3; embedded 10)"},
     "--temperature": {"type": float, "default": 0.0, "help": "above 0: rule coupled"},

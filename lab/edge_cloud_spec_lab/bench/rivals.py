@@ -13,6 +13,7 @@ from copy import copy
 from statistics import mean
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.presets import load_preset
 
 from . import pipelines
 from .command import Options, Row
@@ -43,7 +44,8 @@ OPTIONS: Options = {
         "default": ",".join((*FROM_CLOUD, "dsd", "picospec", "specedge", "auto")),
         "help": "(%(default)s)",
     },
-    "--rtt": pipelines.OPTIONS["--rtt"] | {"default": [20.0, 40.0, 80.0, 200.0]},
+    "--rtt": pipelines.OPTIONS["--rtt"]
+    | {"default": [20.0, 40.0, 80.0, 200.0], "help": "ms (20 40 80 200); none: the profile's own"},
     "--head": pipelines.OPTIONS["--head"],
     "--seeds": {"type": int, "default": 3, "help": "runs, each of other data (%(default)s)"},
     "--scenes": {"type": int, "default": 0, "help": "rooms of each run; 0: no missions"},
@@ -53,8 +55,13 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per cost profile and round trip."""
-    if "auto" not in args.presets.split(",") or args.seeds < 1 or args.scenes < 0:
-        raise UserError("give auto and others as --presets, --seeds of 1 or more, --scenes of 0")
+    presets = args.presets.split(",")
+    if not {"auto", "cloud_ar"} <= {*presets} or args.seeds < 1 or args.scenes < 0:
+        raise UserError(
+            "--presets needs auto and cloud_ar beside others, --seeds 1 or more, --scenes 0 or more"
+        )
+    for name in {*presets} - {*FROM_CLOUD}:
+        load_preset(name)
     seeds = [args.seed + SPREAD * number for number in range(args.seeds)]
     return [
         _row(args, profile.name, rtt, seeds)
