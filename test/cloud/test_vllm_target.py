@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -572,7 +573,14 @@ def test_a_stream_is_left_after_a_token_that_is_not_in_the_common_vocabulary(
 ) -> None:
     """Token by token, and in a stream, the next one is that after the token in its place."""
     monkeypatch.setattr(vllm_peer, "STEP", step)
-    models = served.models
+    steps, models = served.peer.steps, served.models
+
+    def slowly(reply: Any) -> Iterator[Any]:
+        for each in steps(reply):
+            yield each
+            time.sleep(0.03)  # so that each is taken by itself
+
+    monkeypatch.setattr(served.peer, "steps", slowly)
     largest = max(served.whole.tokens[1:9])
     monkeypatch.setattr(models, "spec", replace(models.spec, vocabulary=largest))
     streamed, alone = list[int](), list[int]()
