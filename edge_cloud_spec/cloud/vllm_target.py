@@ -80,7 +80,7 @@ class Node:
     adjustment: Adjustment = UNADJUSTED
 
 
-class Generation:
+class TokenStream:
     """The target's own tokens after a prefix, by one streamed request, so that a server which
     speculates by itself does so; belongs to the client's event loop.
 
@@ -148,7 +148,7 @@ class VllmSession(TargetSession):
         self.scored = Draft(())  # what the next verdict is about
         self._round: tuple[Draft, Future[list[Any]]] | None = None
         self.first: Future[Any] = Future()
-        self.generation: Generation | None = None  # of the target's own tokens, under way
+        self.stream: TokenStream | None = None  # of the target's own tokens, under way
 
     def commit(self, path: Sequence[int]) -> None:
         """Append these nodes of the last draft to the verified prefix."""
@@ -168,8 +168,8 @@ class VllmSession(TargetSession):
 
     def cut(self) -> None:
         """End the stream of the target's own tokens."""
-        if self.generation is not None:
-            self.generation.cancel()
+        if self.stream is not None:
+            self.stream.cancel()
 
     def score(self, draft: Draft, begin: Callable[[], Future[list[Any]]]) -> list[Any] | None:
         """The replies for the prefix and a draft's nodes; None until all have arrived."""
@@ -290,7 +290,7 @@ class VllmModels(ModelRunner):
         said = [token for token in told if isinstance(token, int)]
         self._check_text(said)
         ends = any(token in self.spec.end_ids for token in said)
-        stream = generates and generates.generation
+        stream = generates and generates.stream
         age_s = time.monotonic() - stream.began_s if stream else IDENTITY_CHECK_S
         await self._look_again(0.0 if ends else age_s)
         if self._served.started != known:
@@ -338,28 +338,28 @@ class VllmModels(ModelRunner):
         first = await asyncio.wrap_future(session.first)
         if not session.tokens or self._wants_rows(session.opening):
             return [first if not session.tokens else await self.ask(session, Node())]
-        under_way = session.generation
+        under_way = session.stream
         if under_way is None or under_way.length != len(session.tokens):
             session.cut()
-            under_way = session.generation = self._generation(session)
+            under_way = session.stream = self._stream(session)
         tokens = await under_way.take()
         if not tokens:  # it was ahead, or as long as a stream may be
-            session.generation = under_way = self._generation(session)
+            session.stream = under_way = self._stream(session)
             tokens = await under_way.take()
         cropped = (at for at, token in enumerate(tokens) if token >= self.spec.vocabulary)
         known = tokens[: next(cropped, len(tokens))]
         if len(known) < len(tokens):  # the stream goes on after a token that is not in ours
             session.cut()
-            session.generation = None
+            session.stream = None
         return known or [await self.ask(session, Node(), next(iter(tokens), None))]
 
-    def _generation(self, session: VllmSession) -> Generation:
+    def _stream(self, session: VllmSession) -> TokenStream:
         said, most = len(session.tokens), self.spec.max_tokens
         asked = self._rule(session, (), session.opening.policy) | {
             "max_tokens": min(STREAM_TOKENS, min(session.opening.max_tokens or most, most) - said),
             "stop_token_ids": self.spec.end_ids,
         }
-        return Generation(said, self._sent(self.server.stream, session, (), asked))
+        return TokenStream(said, self._sent(self.server.stream, session, (), asked))
 
     async def _chain(
         self, session: VllmSession, path: tuple[int, ...]

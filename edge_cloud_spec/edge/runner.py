@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
+ROWS_A_STEP = 512  # of a prompt that the robot's model reads alone; then it looks who waits
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
 SCORING = Preset("scoring", "the target alone, over candidates", drafter="lookup", lookup=True)
 MAX_MESSAGES_BEFORE_PASS = 1024  # of the draft model, which goes on even in a flood
@@ -521,9 +522,11 @@ class DecodeRunner:
         """The prompt specification: the cloud's, or if ``data`` is empty the drafter's."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
 
-    def score_alone(self, request: Request) -> tuple[float, ...]:
-        """As ``score``, by the robot's model alone: what nobody verifies. UserError: it has no
-        logits."""
+    def score_alone(
+        self, request: Request, is_wanted: Callable[[], bool] = lambda: True
+    ) -> tuple[float, ...]:
+        """As ``score``, by the robot's model alone: what nobody verifies; nothing once it is not
+        wanted any more. UserError: it has no logits."""
         model, spec = self.draft_model, self._local_spec
         if model.chains_only:
             raise UserError("this drafter tells no log probabilities: take a model of your own")
@@ -531,8 +534,9 @@ class DecodeRunner:
         model.crop(spec.vocabulary)
         known = candidates_of(request, tokens_of, spec.end_ids, spec.vocabulary, MAX_NODES)
         prefill = model.prefill(model.prompt(request, spec))
-        while not prefill.step(ALL_ROWS):
-            pass
+        while not prefill.step(ROWS_A_STEP):
+            if not is_wanted():
+                return ()
         session, tree = prefill.session, known.tree
         first = session.logits_after(-1)
         rows = np.stack([first, *session.grow(tree.tokens, tree.all_parents)])

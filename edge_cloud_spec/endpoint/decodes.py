@@ -173,7 +173,7 @@ class Decodes:
             nonce = secrets.randbits(64)
             outcome, told = score(runner, requests[at], timeout, nonce, connect, inboxes[at])
             try:
-                self._check(outcome, kept=at)
+                self._check(outcome)
             except ApiError as error:
                 errors.append(error)
             return told
@@ -181,15 +181,17 @@ class Decodes:
         def decode() -> Scores:
             started = runner.clock()
             told = [ask(0)]
-            if self._alone is not None and errors and errors[0].code in OUT_OF_REACH:
-                with suppress(UserError):  # of a drafter that has no logits, it stays an error
-                    return Scores([*map(runner.score_alone, requests)], verified=False)
             with ThreadPoolExecutor(REQUESTS_AT_ONCE, "score") as others:
                 told += others.map(ask, range(1, len(requests)))
+            verified = not errors
+            if self._alone is not None and errors and errors[0].code in OUT_OF_REACH:
+                with suppress(UserError):  # of a drafter that has no logits, it stays an error
+                    told = [runner.score_alone(each, lambda: wanted) for each in requests if wanted]
+                    errors.clear()
             if errors:
                 raise errors[0]
             self._seconds.observe(runner.clock() - started)
-            return Scores(told)
+            return Scores(told, verified)
 
         def ended(future: asyncio.Future[Any]) -> None:
             self._turn.release()
@@ -265,7 +267,7 @@ class Decodes:
             is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE, Code.UNSUPPORTED)
             text = outcome.text or outcome.reason
             error = self._lost if outcome.out_of_reach and not kept else ApiError
-            error = Unserved if outcome.reason == Code.UNSUPPORTED else error
+            error = Unserved if outcome.reason == Code.UNSUPPORTED and not kept else error
             raise error(
                 text,
                 status=400 if is_wrong else 503,

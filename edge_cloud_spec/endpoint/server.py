@@ -167,7 +167,7 @@ class ChatApp:
             try:
                 asked = await asyncio.to_thread(READERS[path], data, self._models)
             except Unserved as error:
-                return _Asked(path, error, data)
+                return _Asked(path, error.with_traceback(None), data)  # its frames have the body
             may_pass = self._upstream is not None and self._decodes.may_be_unserved(asked)
             return _Asked(path, asked, data if may_pass else b"")
         except asyncio.TimeoutError:
@@ -190,7 +190,7 @@ class ChatApp:
                 case error:
                     raise error
         except Unserved:
-            if self._upstream is None:
+            if self._upstream is None or not asked.body:
                 raise
             path = asked.path.removeprefix(API)
             async with self._upstream.ask(path, asked.body, own) as reply:

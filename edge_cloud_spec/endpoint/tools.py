@@ -25,7 +25,6 @@ CALL_BEGINS, CALL_ENDS = "<tool_call>", "</tool_call>"
 # A call's JSON up to the end that stands in none of its strings.
 _INSIDE = r'(?:[^"<]|"(?:[^"\\]|\\.)*"|<(?!/tool_call>))*</tool_call>'
 _TO_ITS_END = re.compile(_INSIDE, re.DOTALL)
-_FIRST_CALL = re.compile(CALL_BEGINS + _INSIDE, re.DOTALL)
 # JSON on one line: a model could say blanks without end.
 ONE_LINE = {"x-guidance": {"whitespace_pattern": " ?"}}
 
@@ -190,10 +189,12 @@ class FirstCall(StopTexts):
         """As ``StopTexts.add``."""
         words, before = super().add(more, ended=ended), len(self._said)
         self._said += words
-        if call := _FIRST_CALL.search(self._said):
-            self.found = True
-            return self._said[before : call.end()]
-        return words
+        at = self._said.find(CALL_BEGINS)
+        call = _TO_ITS_END.match(self._said, at + len(CALL_BEGINS)) if at >= 0 else None
+        if call is None:
+            return words
+        self.found = True
+        return self._said[before : call.end()]
 
 
 def _call(text: str) -> ToolCall | None:

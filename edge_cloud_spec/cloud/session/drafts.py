@@ -18,6 +18,7 @@ from .validation import DraftRules
 SERVER_TOKENS = 4  # default length of a draft by the cloud's draft model
 MAX_OWN_TOKENS = 16  # of such a draft, or of forced tokens, since drafting delays all sessions
 LEAST_PASSES = 4  # passes before a source is measured
+MOST_TRIALS = 16  # of a draft model whose passes cannot be measured, as answers are short
 RETRIAL_CHOICES = 64  # choices after which the worse source is tried again
 
 
@@ -87,6 +88,7 @@ class ServerDrafting:
         delay."""
         self._others_wait = others_wait
         self._drafted, self._looked_up, self._bare = PassYield(), PassYield(), PassYield()
+        self._trials = 0  # of the draft model, before it was measured
         self._since = 0  # choices since the worse source was tried
 
     def choose(self, looked_up: int) -> bool:
@@ -96,7 +98,8 @@ class ServerDrafting:
         if self._others_wait():
             return False
         # A robot that measures this server's first passes then sees what it can do.
-        if self._drafted.count < LEAST_PASSES:
+        if self._drafted.count < LEAST_PASSES and self._trials < MOST_TRIALS:
+            self._trials += 1
             return True
         if other.count < LEAST_PASSES:
             return False
