@@ -31,6 +31,7 @@ from edge_cloud_spec_lab.bench.reference import load_reference
 ANY = ("--dialect", "any", "--device", "cpu", "--dtype", "float32", "--no-check")
 CLOSE = 1e-4
 SHOWN = {"<img>": {"type": "image", "data_base64": base64.b64encode(jpeg(1)).decode()}}
+OTHER = base64.b64encode(jpeg(2)).decode()
 ACTIONS = ("move forward small", "turn left small", "turn right medium", "stop")
 
 
@@ -194,8 +195,19 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "questions['q'].criteria",
     ),
     (systemone(questions={"q": {"type": "noul", "x": 1}}), "has 'x'", "questions['q']"),
-    (systemone(assets={str(n): SHOWN["<img>"] for n in range(5)}), "at most 4", None),
-    (systemone(assets={"": SHOWN["<img>"]}), "at most 4", None),
+    (systemone(assets={str(n): SHOWN["<img>"] for n in range(5)}), "at most 4", "assets"),
+    (systemone(assets={"": SHOWN["<img>"]}), "at most 4", "assets"),
+    (
+        systemone(assets={"<img>": SHOWN["<img>"]["data_base64"]}),
+        '{"data_base64": "..."}',
+        "assets",
+    ),
+    (systemone(assets=SHOWN), "assets['<img>'] stands nowhere: write '<img>' in state", "assets"),
+    (
+        systemone(state="<img>-2", assets=SHOWN | {"<img>-2": {"data_base64": OTHER}}),
+        "assets['<img>'] stands nowhere",
+        "assets",
+    ),
     (systemone(assets={"a": {"type": "audio"}}), "only an image is read", "assets"),
     (systemone(assets={"a": {"data_base64": "!"}}), "is no base64", "assets['a'].data_base64"),
 ]
@@ -269,8 +281,9 @@ def test_a_mapped_question_is_answered_as_by_transformers_pipeline(served: Serve
                 | {"criteria": dict.fromkeys(random.sample(ACTIONS, 3), words[1])},
                 "far": {"type": "score", "criteria": ["here", "near", "far"][: 2 + place % 2]},
             },
-            "assets": {"<img>": asset},
         }
+        if "<img>" in str(body["state"]):
+            body["assets"] = {"<img>": asset}
         with torch.inference_mode():
             judged = pipeline(body)
         status, _, answer = served.endpoint.post({"model": MODEL, **body}, SYSTEMONE)
