@@ -214,6 +214,25 @@ def test_a_field_is_honoured_or_refused_by_name_or_changes_nothing(name: str) ->
         assert name in str(error) or name in ("messages", "response_format")
 
 
+SENTENCES: list[tuple[str, Any, str]] = [
+    ("tool_choice", "banana", "tool_choice must be auto, none, required or an object"),
+    ("tool_choice", "required", "asks for a call, but there are no tools"),
+    ("tool_choice", {"type": "function", "function": {"name": "go"}}, "there are no tools"),
+    ("messages", [{"role": "tool", "content": "x"}], "no message before it has tool_calls"),
+    (
+        "messages",
+        [said("x"), {"role": "assistant", "content": "y"}, {"role": "tool", "content": "x"}],
+        "messages[2] is a tool's result",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "sentence"), SENTENCES)
+def test_what_is_refused_says_what_would_be_right(name: str, value: Any, sentence: str) -> None:
+    error = refusal(asked("x") | {name: value})
+    assert sentence in str(error) and error.param == name and type(error) is ApiError
+
+
 def test_a_field_that_nobody_knows_is_refused_by_name() -> None:
     error = refusal(asked("x", guided_choice=["a"]))
     assert error.param == "guided_choice" and "guided_choice" in str(error)
