@@ -11,11 +11,14 @@ from typing import Any
 from ..decoding.policy import MAX_GRAMMAR, SamplingPolicy
 from ..edge.decode_options import MAX_ANSWER_TOKENS
 from ..request import (
+    ASSISTANT,
     LONGEST_CANDIDATE,
     MOST_MESSAGES,
     MOST_PARTS,
+    MOST_TEXT,
     ROLES,
     SYSTEM,
+    USER,
     Message,
     Part,
     Picture,
@@ -113,6 +116,13 @@ def _messages(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], dict[int, d
         if message.role == TOOL and not any("tool_calls" in more[before] for before in range(at)):
             text = f"messages[{at}] is a tool's result, and no message before it has tool_calls"
             raise ApiError(text, "messages")
+        if message.role != ASSISTANT and not message.contents:
+            raise ApiError(f"messages[{at}] is empty: leave it out", "messages")
+    if messages[-1].role not in (USER, TOOL):
+        text = "a request ends with a message of the user, or with a tool's result: add one"
+        raise ApiError(text, "messages")
+    if sum(len(message.text) for message in messages) > MOST_TEXT:
+        raise ApiError(f"messages have more than {MOST_TEXT} characters", "messages")
     of_tools = {at for at in more if more[at] or messages[at].role == TOOL}
     return tuple(messages), {at: more[at] for at in of_tools}
 

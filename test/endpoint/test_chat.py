@@ -59,8 +59,8 @@ TAKEN: dict[str, list[tuple[Any, Value, object]]] = {
             (Message("system", ("b",)), Message("user", ("a",))),
         ),
         (
-            [said("a"), {"role": "assistant", "content": "b", "refusal": None, "tool_calls": []}],
-            lambda c: c.request.messages[1],
+            [{"role": "assistant", "content": "b", "refusal": None, "tool_calls": []}, said("a")],
+            lambda c: c.request.messages[0],
             Message("assistant", ("b",)),
         ),
         (
@@ -224,6 +224,13 @@ SENTENCES: list[tuple[str, Any, str]] = [
         [said("x"), {"role": "assistant", "content": "y"}, {"role": "tool", "content": "x"}],
         "messages[2] is a tool's result",
     ),
+    ("messages", [said("x"), {"role": "user", "content": ""}], "messages[1] is empty"),
+    (
+        "messages",
+        [said("x"), said("y", role="assistant")],
+        "a request ends with a message of the user",
+    ),
+    ("messages", [said("x" * 2**18, "x")], "more than 262144 characters"),
 ]
 
 
