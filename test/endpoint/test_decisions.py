@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,6 +30,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Message, Picture
 from edge_cloud_spec_lab.bench.reference import load_reference
 
+PAGE = Path(__file__).parents[2] / "docs/endpoint.md"
 ANY = ("--dialect", "any", "--device", "cpu", "--dtype", "float32", "--no-check")
 CLOSE = 1e-4
 SHOWN = {"<img>": {"type": "image", "data_base64": base64.b64encode(jpeg(1)).decode()}}
@@ -331,6 +334,23 @@ def test_the_openai_package_asks_and_reads_all_kinds_of_questions(served: Served
     assert action.choice == [*ACTIONS, "turn left"][chances.best]
     with pytest.raises(openai.BadRequestError, match="two options"):
         client.decisions.create(model=MODEL, input="x", questions=[choice("a", "a")])
+
+
+def test_the_pages_examples_are_answered_in_both_forms(served: Served) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=served.endpoint.url, api_key="none", max_retries=0)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    ours = [block for block in blocks if "questions" in block]
+    given = {"client": client, "base64": base64, "jpeg": jpeg(1)}
+    given["data_url"] = f"data:image/jpeg;base64,{SHOWN['<img>']['data_base64']}"
+    answers = []
+    for block in ours:
+        exec(block, names := dict(given))  # the last lines of each read its answers
+        answers.append(names["answer"])
+    listed_form, mapped_form = answers
+    assert [each.type for each in listed_form.answers] == ["choice", "score", "predicate"]
+    assert [each["type"] for each in mapped_form["answers"].values()] == ["choice", "score", "noul"]
+    assert {*mapped_form["answers"]["far"]["legend"].values()} == {"near", "in this room", "far"}
 
 
 def test_later_questions_read_only_what_they_add_to_the_first(served: Served) -> None:
