@@ -82,9 +82,11 @@ def text_of(given: Any, where: str) -> str:
 def json_text(given: Any, where: str) -> str:
     """A value as JSON."""
     try:
-        return text_of(json.dumps(given, ensure_ascii=False), where)
+        return text_of(json.dumps(given, ensure_ascii=False, allow_nan=False), where)
     except RecursionError:
         raise ApiError(f"{where} is nested too deep", where) from None
+    except ValueError:
+        raise ApiError(f"{where} has a number beyond JSON's range", where) from None
 
 
 def check_pictures(pictures: Sequence[Picture]) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 from ..decoding.policy import MAX_GRAMMAR, SamplingPolicy
 from ..edge.decode_options import MAX_ANSWER_TOKENS
 from ..request import (
+    ASSISTANT,
     LONGEST_CANDIDATE,
     MOST_MESSAGES,
     MOST_PARTS,
+    MOST_TEXT,
     ROLES,
     SYSTEM,
+    USER,
     Message,
     Part,
     Picture,
@@ -109,6 +112,17 @@ def _messages(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], dict[int, d
     pictures: list[Picture] = []
     messages = [_message(each, f"messages[{at}]", pictures) for at, each in enumerate(given)]
     more = {at: _more(each, f"messages[{at}]") for at, each in enumerate(given)}
+    for at, message in enumerate(messages):
+        if message.role == TOOL and not any("tool_calls" in more[before] for before in range(at)):
+            text = f"messages[{at}] is a tool's result, and no message before it has tool_calls"
+            raise ApiError(text, "messages")
+        if message.role != ASSISTANT and not message.contents:
+            raise ApiError(f"messages[{at}] is empty: leave it out", "messages")
+    if messages[-1].role not in (USER, TOOL):
+        text = "a request ends with a message of the user, or with a tool's result: add one"
+        raise ApiError(text, "messages")
+    if sum(len(message.text) for message in messages) > MOST_TEXT:
+        raise ApiError(f"messages have more than {MOST_TEXT} characters", "messages")
     of_tools = {at for at in more if more[at] or messages[at].role == TOOL}
     return tuple(messages), {at: more[at] for at in of_tools}
 
@@ -145,6 +159,9 @@ def _call(given: Any, where: str) -> dict[str, Any]:
 def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
     """The tools that are offered, and the grammar of the call that is required, empty for none."""
     given, choice = body.get("tools", []), body.get("tool_choice", "auto")
+    if choice not in ("auto", "none", "required") and not isinstance(choice, dict):
+        text = "tool_choice must be auto, none, required or an object that names a function"
+        raise ApiError(text, "tool_choice")
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
         raise ApiError(f"tools must be a list of at most {MOST_TOOLS}", "tools")
     for at, each in enumerate(given):
@@ -160,14 +177,15 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
         return tuple(given) if choice == "auto" else (), ""
     called = given
     if choice != "required":
-        if isinstance(choice, dict) and choice.get("type") != "function":
+        if choice.get("type") != "function":
             raise Unserved(f"tool_choice of type {choice.get('type')!r:.80}", "tool_choice")
-        function = object_of(
-            object_of(choice, "tool_choice").get("function"), "tool_choice.function"
-        )
+        function = object_of(choice.get("function"), "tool_choice.function")
         called = [each for each in given if each["function"]["name"] == function.get("name")]
     if not called:
-        raise ApiError("tool_choice names none of the tools", "tool_choice")
+        what = "names none of the tools" if given else "asks for a call, but there are no tools"
+        raise ApiError(
+            f"tool_choice {what}: give it in tools, or leave the choice out", "tool_choice"
+        )
     grammar = call_grammar(called)
     if len(grammar) > MAX_GRAMMAR:
         text = f"tool_choice has a grammar of more than {MAX_GRAMMAR} characters: let it be auto"

@@ -45,7 +45,7 @@ from .body import (
 
 PREDICATE, NOUL, CHOICE, SCORE = "predicate", "noul", "choice", "score"
 MOST_LISTED, MOST_MAPPED = 400, 64  # questions of the one form and of the other
-MOST_ASSETS = 4
+MOST_ASSETS, LONGEST_NAME = 4, 64  # characters
 YES_NO = ("Yes", "No")
 INPUT_ROLES = {USER: USER, "developer": SYSTEM, SYSTEM: SYSTEM, ASSISTANT: ASSISTANT}
 LEAST_LOG_PROB = -9999.0  # as which less is counted; JSON has no infinity
@@ -305,13 +305,28 @@ def _systemone(body: Mapping[str, Any], models: Sequence[str]) -> Decisions:
         text_of(name, "assets"): _asset(given, f"assets[{name!r:.80}]")
         for name, given in object_of(body.get("assets", {}), "assets").items()
     }
-    if len(assets) > MOST_ASSETS or "" in assets:
-        raise ApiError(f"assets must be at most {MOST_ASSETS}, by the texts that stand for them")
+    if len(assets) > MOST_ASSETS or not all(0 < len(name) <= LONGEST_NAME for name in assets):
+        text = f"assets must be at most {MOST_ASSETS}, by the texts that stand for them, of at most"
+        raise ApiError(f"{text} {LONGEST_NAME} characters", "assets")
     given = object_of(body.get("questions"), "questions")
     if not 0 < len(given) <= MOST_MAPPED:
         raise ApiError(f"questions must be 1 to {MOST_MAPPED}, by their names", "questions")
-    asked = (_mapped(name, each, state, assets) for name, each in given.items())
-    return Decisions(model, tuple(asked), _write_map)
+    asked = tuple(_mapped(name, each, state, assets) for name, each in given.items())
+    _check_shown(assets, asked)
+    return Decisions(model, asked, _write_map)
+
+
+def _check_shown(assets: Mapping[str, Picture], asked: Sequence[Question]) -> None:
+    """Raise ApiError for a picture that no question shows; transformers says nothing of it."""
+    messages = (message for question in asked for message in question.request.messages)
+    shown = {picture for message in messages for picture in message.pictures}
+    for name, picture in assets.items():
+        if picture not in shown:
+            raise ApiError(
+                f"assets[{name!r:.80}] stands nowhere: write {name!r:.80} in state or in a "
+                "question, where its picture belongs",
+                "assets",
+            )
 
 
 def _content(given: Any, where: str) -> str:
@@ -320,7 +335,11 @@ def _content(given: Any, where: str) -> str:
 
 
 def _asset(given: Any, where: str) -> Picture:
-    asset = object_of(given, where)
+    if not isinstance(given, dict):
+        raise ApiError(
+            f'{where} must be an object with the picture: {{"data_base64": "..."}}', "assets"
+        )
+    asset = given
     check_keys(asset, where, ("type", "format", "data_base64"))
     if asset.get("type", "image") != "image":
         raise Unserved(f"{where} is of type {asset['type']!r:.80}: only an image is read", "assets")
@@ -364,6 +383,8 @@ def _mapped(name: str, given: Any, state: str, assets: Mapping[str, Picture]) ->
     how = " or ".join(YES_NO) if kind == NOUL else how
     listed = "\n".join(filter(None, lines))
     text = text_of(f"{state}\n\n{listed}\nAnswer {how} only.", where)
+    if len(text) > MOST_TEXT:
+        raise ApiError(f"{where} has more than {MOST_TEXT} characters", "questions")
     message = Message(USER, _with_pictures(text, assets))
     values = tuple(value for value, _ in options)
     return Question(kind, name, values, _asking((message,), kind, labels, whole=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from .api_error import ApiError, Unserved
 from .chat import ChatRequest
 from .decisions import LEAST_LOG_PROB, Decisions
 from .stop_texts import StopTexts
-from .tools import FirstCall, plain_messages, renderer
+from .tools import CALL_BEGINS, FirstCall, plain_messages, renderer
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,9 @@ class Decodes:
             while (words := await arrived.get()) is not None:
                 if words.text or words.logprobs:
                     yield words
-            end = self._finished(under_way.result(), kept, stops.found)
+            is_call = CALL_BEGINS in chat.policy.grammar
+            about = {"the grammar": "tool_choice" if is_call else "response_format"}
+            end = self._finished(under_way.result(), kept, stops.found, about)
             yield replace(end, verified=verified)
         finally:
             inbox.put(Abort("nobody reads it"))
@@ -173,7 +175,7 @@ class Decodes:
             nonce = secrets.randbits(64)
             outcome, told = score(runner, requests[at], timeout, nonce, connect, inboxes[at])
             try:
-                self._check(outcome)
+                self._check(outcome, 0, {"the candidates": "questions"})
             except ApiError as error:
                 errors.append(error)
             return told
@@ -239,10 +241,12 @@ class Decodes:
         finally:
             self._waiting -= 1
 
-    def _finished(self, outcome: Outcome, kept: int, stopped: bool) -> Finished:
+    def _finished(
+        self, outcome: Outcome, kept: int, stopped: bool, about: Mapping[str, str]
+    ) -> Finished:
         """The end of a decode's answer, of which the first ``kept`` tokens count; stopped: by a
         stop text. ApiError: there is no answer; Unserved: another server may give one."""
-        self._check(outcome, kept)
+        self._check(outcome, kept, about)
         self._seconds.observe(outcome.seconds)
         a_token = ids_per_token(self._decoder.runner.draft_model.tokenizer_digest)
         stats, rejected = outcome.stats, outcome.stats.tested - outcome.stats.accepted
@@ -259,8 +263,9 @@ class Decodes:
         is_whole = stopped or outcome.reason in (END, CUT)
         return Finished("stop" if is_whole else "length", usage)
 
-    def _check(self, outcome: Outcome, kept: int = 0) -> None:
-        """Raise ApiError for a decode without an answer, of which ``kept`` tokens are out."""
+    def _check(self, outcome: Outcome, kept: int, about: Mapping[str, str]) -> None:
+        """Raise ApiError for a decode without an answer, of which ``kept`` tokens are out. about:
+        the fields that a refusal is about, by the words that it begins with."""
         for caution in outcome.cautions:
             log.warning("%s", caution)
         if not outcome.completed:
@@ -268,8 +273,10 @@ class Decodes:
             text = outcome.text or outcome.reason
             error = self._lost if outcome.out_of_reach and not kept else ApiError
             error = Unserved if outcome.reason == Code.UNSUPPORTED and not kept else error
+            params = (field for words, field in about.items() if text.startswith(words))
             raise error(
                 text,
+                next(params, "") if is_wrong else "",
                 status=400 if is_wrong else 503,
                 retry_s=outcome.retry_after_s,
                 code=outcome.reason,

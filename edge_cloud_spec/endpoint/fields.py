@@ -66,7 +66,7 @@ FIELDS = (
         "logprobs",
         HONOURED,
         "of the answer's tokens; by the target's raw logits, of temperature 1, before penalties, "
-        "grammar and `top_p`. Some may be behind a text of `stop`. Not with tools",
+        "grammar and `top_p`. Some may be of tokens after a text of `stop`. Not with tools",
     ),
     Field("user", WITHOUT_EFFECT, "nothing is kept of who asks"),
     Field("metadata", WITHOUT_EFFECT, "nothing is stored"),
@@ -80,7 +80,12 @@ FIELDS = (
     Field("n", UNSUPPORTED, "one answer a request", (1,)),
     Field("functions", UNSUPPORTED, "an older form of `tools`", ([],)),
     Field("function_call", UNSUPPORTED, "an older form of `tool_choice`", ("none", "auto")),
-    Field("top_logprobs", UNSUPPORTED, "the robot is told those of the answer's tokens", (0,)),
+    Field(
+        "top_logprobs",
+        UNSUPPORTED,
+        "`logprobs` tells of the answer's own tokens, and of no others",
+        (0,),
+    ),
     Field("logit_bias", UNSUPPORTED, "would be another target", ({},)),
     Field("frequency_penalty", UNSUPPORTED, "would be another target", (0,)),
     Field("presence_penalty", UNSUPPORTED, "would be another target", (0,)),

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import TRACEBACKS, UserError
 from ..wire.channel import is_loopback
 from .api_error import ApiError, Unserved
+from .body import check_model
 from .chat import ChatRequest, read_chat
 from .decisions import Decisions, read_decisions, read_systemone
 from .decodes import Decodes, Finished, Piece
@@ -91,8 +92,9 @@ class ChatApp:
             await self._ask(path, headers, receive, answer)
         elif path == MODELS and method == "GET":
             await answer.send({"object": "list", "data": list(map(self._model, self._models))})
-        elif (name := path.removeprefix(f"{MODELS}/")) in self._models and method == "GET":
-            await answer.send(self._model(name))
+        elif path.startswith(f"{MODELS}/") and method == "GET":
+            asked = {"model": path.removeprefix(f"{MODELS}/")}
+            await answer.send(self._model(check_model(asked, self._models)))
         elif path in (*READERS, MODELS):
             raise ApiError(f"{path} is not for {method}", status=405)
         else:

@@ -59,8 +59,8 @@ TAKEN: dict[str, list[tuple[Any, Value, object]]] = {
             (Message("system", ("b",)), Message("user", ("a",))),
         ),
         (
-            [said("a"), {"role": "assistant", "content": "b", "refusal": None, "tool_calls": []}],
-            lambda c: c.request.messages[1],
+            [{"role": "assistant", "content": "b", "refusal": None, "tool_calls": []}, said("a")],
+            lambda c: c.request.messages[0],
             Message("assistant", ("b",)),
         ),
         (
@@ -212,6 +212,32 @@ def test_a_field_is_honoured_or_refused_by_name_or_changes_nothing(name: str) ->
         assert error.status == (404 if value in ("", "gpt-5") and name == "model" else 400)
         assert error.param.startswith(name)
         assert name in str(error) or name in ("messages", "response_format")
+
+
+SENTENCES: list[tuple[str, Any, str]] = [
+    ("tool_choice", "banana", "tool_choice must be auto, none, required or an object"),
+    ("tool_choice", "required", "asks for a call, but there are no tools"),
+    ("tool_choice", {"type": "function", "function": {"name": "go"}}, "there are no tools"),
+    ("messages", [{"role": "tool", "content": "x"}], "no message before it has tool_calls"),
+    (
+        "messages",
+        [said("x"), {"role": "assistant", "content": "y"}, {"role": "tool", "content": "x"}],
+        "messages[2] is a tool's result",
+    ),
+    ("messages", [said("x"), {"role": "user", "content": ""}], "messages[1] is empty"),
+    (
+        "messages",
+        [said("x"), said("y", role="assistant")],
+        "a request ends with a message of the user",
+    ),
+    ("messages", [said("x" * 2**18, "x")], "more than 262144 characters"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "sentence"), SENTENCES)
+def test_what_is_refused_says_what_would_be_right(name: str, value: Any, sentence: str) -> None:
+    error = refusal(asked("x") | {name: value})
+    assert sentence in str(error) and error.param == name and type(error) is ApiError
 
 
 def test_a_field_that_nobody_knows_is_refused_by_name() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,9 +30,11 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Message, Picture
 from edge_cloud_spec_lab.bench.reference import load_reference
 
+PAGE = Path(__file__).parents[2] / "docs/endpoint.md"
 ANY = ("--dialect", "any", "--device", "cpu", "--dtype", "float32", "--no-check")
 CLOSE = 1e-4
 SHOWN = {"<img>": {"type": "image", "data_base64": base64.b64encode(jpeg(1)).decode()}}
+OTHER = base64.b64encode(jpeg(2)).decode()
 ACTIONS = ("move forward small", "turn left small", "turn right medium", "stop")
 
 
@@ -194,8 +198,20 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "questions['q'].criteria",
     ),
     (systemone(questions={"q": {"type": "noul", "x": 1}}), "has 'x'", "questions['q']"),
-    (systemone(assets={str(n): SHOWN["<img>"] for n in range(5)}), "at most 4", None),
-    (systemone(assets={"": SHOWN["<img>"]}), "at most 4", None),
+    (systemone(assets={str(n): SHOWN["<img>"] for n in range(5)}), "at most 4", "assets"),
+    (systemone(assets={"": SHOWN["<img>"]}), "at most 4", "assets"),
+    (systemone(assets={"x" * 65: SHOWN["<img>"]}), "64 characters", "assets"),
+    (
+        systemone(assets={"<img>": SHOWN["<img>"]["data_base64"]}),
+        '{"data_base64": "..."}',
+        "assets",
+    ),
+    (systemone(assets=SHOWN), "assets['<img>'] stands nowhere: write '<img>' in state", "assets"),
+    (
+        systemone(state="<img>-2", assets=SHOWN | {"<img>-2": {"data_base64": OTHER}}),
+        "assets['<img>'] stands nowhere",
+        "assets",
+    ),
     (systemone(assets={"a": {"type": "audio"}}), "only an image is read", "assets"),
     (systemone(assets={"a": {"data_base64": "!"}}), "is no base64", "assets['a'].data_base64"),
 ]
@@ -212,6 +228,13 @@ def test_what_cannot_be_asked_is_refused_by_name(
     assert error.body["error"]["param"] == param
     is_mapped = "state" in body
     assert error.status == (404 if "gpt" in complaint else 422 if is_mapped else 400)
+
+
+def test_a_number_beyond_floats_is_refused() -> None:
+    """JSON has it, and an answer that repeats it has not."""
+    data = json.dumps(systemone(state={"far": 1})).replace("1}", "1e999}").encode()
+    with pytest.raises(ApiError, match="state has a number beyond JSON's range"):
+        read_systemone(data, (MODEL,))
 
 
 # Answers, of the embedded pair
@@ -269,8 +292,9 @@ def test_a_mapped_question_is_answered_as_by_transformers_pipeline(served: Serve
                 | {"criteria": dict.fromkeys(random.sample(ACTIONS, 3), words[1])},
                 "far": {"type": "score", "criteria": ["here", "near", "far"][: 2 + place % 2]},
             },
-            "assets": {"<img>": asset},
         }
+        if "<img>" in str(body["state"]):
+            body["assets"] = {"<img>": asset}
         with torch.inference_mode():
             judged = pipeline(body)
         status, _, answer = served.endpoint.post({"model": MODEL, **body}, SYSTEMONE)
@@ -318,6 +342,23 @@ def test_the_openai_package_asks_and_reads_all_kinds_of_questions(served: Served
     assert action.choice == [*ACTIONS, "turn left"][chances.best]
     with pytest.raises(openai.BadRequestError, match="two options"):
         client.decisions.create(model=MODEL, input="x", questions=[choice("a", "a")])
+
+
+def test_the_pages_examples_are_answered_in_both_forms(served: Served) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=served.endpoint.url, api_key="none", max_retries=0)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    ours = [block for block in blocks if "questions" in block]
+    given = {"client": client, "base64": base64, "jpeg": jpeg(1)}
+    given["data_url"] = f"data:image/jpeg;base64,{SHOWN['<img>']['data_base64']}"
+    answers = []
+    for block in ours:
+        exec(block, names := dict(given))  # the last lines of each read its answers
+        answers.append(names["answer"])
+    listed_form, mapped_form = answers
+    assert [each.type for each in listed_form.answers] == ["choice", "score", "predicate"]
+    assert [each["type"] for each in mapped_form["answers"].values()] == ["choice", "score", "noul"]
+    assert {*mapped_form["answers"]["far"]["legend"].values()} == {"near", "in this room", "far"}
 
 
 def test_later_questions_read_only_what_they_add_to_the_first(served: Served) -> None:

@@ -177,6 +177,17 @@ def test_a_schema_is_kept_to_by_the_targets_own_answer(served: Served) -> None:
         assert json.loads(own)["a"] in ("left", "right")
 
 
+def test_a_refusal_by_the_verifier_names_the_field(served: Served) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "banana"}}}
+    status, _, answer = served.endpoint.post(asked("x", response_format=form))
+    assert status == 400 and answer["error"]["param"] == "response_format", answer
+    long = {"type": "choice", "instructions": "x"}
+    long["choices"] = [{"value": f"{number} and so on" * 9} for number in range(60)]
+    body = {"model": MODEL, "input": "x", "questions": [long]}
+    status, _, answer = served.endpoint.post(body, DECISIONS)
+    assert status == 400 and answer["error"]["param"] == "questions", answer
+
+
 def test_a_prediction_is_a_draft_and_a_wrong_one_changes_nothing(served: Served) -> None:
     body = asked(shown(jpeg(4)), "find the yellow chair")
     own = text_of(served.endpoint.post(body))
