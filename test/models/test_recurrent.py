@@ -3,6 +3,7 @@ returns to any of its rows, by the writes that it keeps or from a state that was
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -266,7 +267,11 @@ def test_what_is_not_run_is_refused_in_a_sentence(
     make_checkpoint(tmp_path, "qwen3_5_text", text={"layer_types": ["linear_attention"] * 3})
     with pytest.raises(UserError, match="no attention at all, which is not implemented"):
         load(tmp_path, check=False)
-    gguf = checkpoint("qwen3_5_text") / "small.gguf"
+    make_checkpoint(tmp_path / "gelu", "qwen3_5_text", text={"hidden_act": "gelu"})
+    with pytest.raises(UserError, match="gelu in Gated DeltaNet, which is not implemented"):
+        load(tmp_path / "gelu", check=False)
+    shutil.copytree(checkpoint("qwen3_5_text"), tmp_path / "own")
+    gguf = tmp_path / "own" / "small.gguf"
     gguf.write_bytes(b"GGUF")
     with pytest.raises(UserError, match=r"recurrent layers.*directory of its safetensors"):
         load_llama(str(gguf))

@@ -212,7 +212,9 @@ class RmsNorm:
         self._flat = weight.dim() == 1
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._lean:  # half as many operations on a CPU as torch's composite
+        if (
+            self._lean and x.dtype == torch.float32
+        ):  # half as many operations on a CPU as torch's composite
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             return torch.div(x, torch.hypot(length, self._floor)).mul_(self._scaled)
         if self.weight.dtype != x.dtype:

@@ -68,6 +68,11 @@ class Transformer:
             lacking.add("rotary positions of a part of each head")
         if not attentions:
             lacking.add("no attention at all")
+        mixers = (
+            each.linear_attn for each in language_model.layers if hasattr(each, "linear_attn")
+        )
+        if any(mixer.activation not in ("silu", "swish") for mixer in mixers):
+            lacking.add(f"{config.hidden_act} in Gated DeltaNet")
         if lacking := lacking | {"dynamic", "longrope"} & {rotary.rope_type}:
             raise UserError(
                 f"the model asks for {', '.join(lacking)}, which is not implemented: set "
