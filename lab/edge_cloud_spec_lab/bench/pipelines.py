@@ -260,7 +260,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     args.tokens = TOKENS_PER_ANSWER if args.tokens is None else args.tokens
     args.answers = ANSWERS_PER_PRESET if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
-    return [
+    rows = [
         _row(cost_profile, preset, args, draft_model_in_cloud(cost_profile, preset, presets))
         for cost_profiles in zip(
             *(cost_profiles_of(args, rtt) for rtt in args.rtt or [None]), strict=True
@@ -269,6 +269,9 @@ def run(args: argparse.Namespace) -> list[Row]:
         for preset in presets
         if cost_profile.head or preset.name != CLOUD_MTP
     ]
+    if not rows:
+        raise UserError(f"{CLOUD_MTP} needs a cost profile with a head: give --head")
+    return rows
 
 
 def _row(
