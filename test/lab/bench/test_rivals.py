@@ -59,4 +59,4 @@ def test_a_row_has_auto_over_the_best_of_its_cloud(
 @pytest.mark.parametrize("wrong", ["--presets cloud_ar", "--seeds 0", "--scenes -1"])
 def test_what_compares_nothing_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "rivals", *wrong.split()]) == 2
-    assert "give auto and others" in capsys.readouterr().err
+    assert "--presets needs auto and cloud_ar" in capsys.readouterr().err
