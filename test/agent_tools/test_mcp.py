@@ -515,6 +515,10 @@ def test_no_stop_is_confirmed_while_an_instruction_is_on_its_way(
     url: str, drafter: Drafter, server: InstructionServer
 ) -> None:
     with agent_on(url, "auto", drafter) as agent:
+        found = agent.ask("follow_instruction", instruction=BALL)  # so the server is known
+        drafter.until(lambda: drafter.heard == [BALL])
+        drafter.tell("done", BALL)
+        assert agent.wait(found).structured_content["outcome"] == "found"
         server.process.send_signal(signal.SIGSTOP)
         try:
             end = agent.ask("follow_instruction", instruction=BOX)
