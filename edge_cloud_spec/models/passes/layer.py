@@ -218,7 +218,10 @@ class RmsNorm:
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             return torch.div(x, torch.hypot(length, self._floor)).mul_(self._scaled)
         if self.weight.dtype != x.dtype:
-            return F.rms_norm(x.float(), self._shape, self.weight, self._eps).type_as(x)
+            return self._normed(x.float()).type_as(x)
+        return self._normed(x)
+
+    def _normed(self, x: Tensor) -> Tensor:
         if self._flat:
             return F.rms_norm(x, self._shape, self.weight, self._eps)
         return F.rms_norm(x, self._shape, None, self._eps) * self.weight
