@@ -16,7 +16,7 @@ from ..signals import SIGNALS
 from ..wire.secret_files import Reloaded, read_token
 
 if TYPE_CHECKING:
-    from .robot import Robot
+    from .robot import RobotGraph
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def run_mcp(args: argparse.Namespace) -> int:
     check_installed("mcp", "edge-cloud-spec mcp")
     from ..endpoint.listener import listen
     from .describer import Describer
-    from .robot import Robot
+    from .robot import RobotGraph
     from .tools import make_tools
 
     path = settings.endpoint_token_file
@@ -55,12 +55,12 @@ def run_mcp(args: argparse.Namespace) -> int:
         listening = listen(f"127.0.0.1:{settings.http}") if settings.http else None
     except UserError:
         raise UserError(f"port {settings.http} is in use: give --http another") from None
-    robot = Robot(settings.namespace, settings.camera)
+    robot = RobotGraph(settings.namespace, settings.camera)
     asyncio.run(_serve(make_tools(robot, describer), robot, listening))
     return 0
 
 
-async def _serve(server: Any, robot: Robot, listening: socket.socket | None) -> None:
+async def _serve(server: Any, robot: RobotGraph, listening: socket.socket | None) -> None:
     from ..nodes.runtime.parent import leave
     from .tools import serve_http
 

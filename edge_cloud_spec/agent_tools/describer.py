@@ -7,12 +7,11 @@ import base64
 import ssl
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 
+from ..endpoint.upstream import api_url
 from ..errors import UserError, one_line
-from ..wire.channel import is_loopback
 
 DESCRIBED_S = 120.0  # within which the API answers
 MOST_TOKENS = 256
@@ -24,15 +23,7 @@ class Describer:
     def __init__(self, url: str, token: Callable[[], str]) -> None:
         """url: up to /v1; token: the bearer token to show, or empty. Raises UserError for no such
         URL, or for one without TLS off this machine."""
-        try:
-            parts = urlsplit(url)
-            is_one = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            is_one = False
-        if not is_one or parts.username:
-            raise UserError("--endpoint must be http://HOST:PORT/v1 or https://HOST/v1")
-        if parts.scheme == "http" and not is_loopback(f"[{parts.hostname}]:0"):
-            raise UserError(f"{parts.hostname} is another machine: give --endpoint https://...")
+        api_url(url, "--endpoint")
         self._url, self._token = url.rstrip("/"), token
 
     async def ask(self, question: str, picture: bytes) -> str:

@@ -43,7 +43,7 @@ NO_ROBOT = (
 )
 
 
-class Goal:
+class ActionGoal:
     """A goal of the action, for these instruction servers. ``feedback`` is its newest; ``result``
     is None until it has ended. ``cancelled``: what a server answers to a cancel; False: it does not
     know the goal, as one that was started again.
@@ -101,7 +101,7 @@ class Goal:
         self.result = future.result().result
 
 
-class Robot:
+class RobotGraph:
     """The robot's graph; its coroutines are for one asyncio loop.
 
     ``navigator``, ``goal`` and ``link`` are the newest statuses, None before the first; ``action``
@@ -123,7 +123,7 @@ class Robot:
         self.goal: GoalStatus | None = None
         self.link: LinkReport | None = None
         self.action = ""
-        self._goals = set[Goal]()
+        self._goals = set[ActionGoal]()
         self._stops = 0  # that were asked for
         self._closed = False
         self._kept = set[asyncio.Task[Any]]()  # which go on though who asked for them is gone
@@ -166,7 +166,7 @@ class Robot:
         if self._closed:
             raise UserError("this MCP server ends: the instruction was not given")
         servers = self._servers()
-        goal, told = Goal(self._client, text, servers, self._run), None
+        goal, told = ActionGoal(self._client, text, servers, self._run), None
         self._goals.add(goal)
         try:
             while goal.result is None:
@@ -257,7 +257,7 @@ class Robot:
             "the robot has stopped. It may move: use e_stop"
         )
 
-    async def _cancel(self, goal: Goal) -> None:
+    async def _cancel(self, goal: ActionGoal) -> None:
         """Cancel a goal that has not ended; where nobody does that at once, stop the robot."""
         if goal.result is None:
             goal.cancel()
@@ -268,7 +268,7 @@ class Robot:
         if self._is_over(goal):  # else no stop is confirmed: it may still be on its way
             self._goals.discard(goal)
 
-    def _is_over(self, goal: Goal) -> bool:
+    def _is_over(self, goal: ActionGoal) -> bool:
         """Whether it can make the robot move no more, or not after another stop."""
         answered = goal.cancelled is not None or goal.result is not None
         return answered or not self._servers() & goal.servers

@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..instruction import check_instruction, is_stop
 from ..nav.status import UNKNOWN, GoalStatus, NavigatorStatus
 from .describer import Describer
-from .robot import LOOK_S, NO_ROBOT, Robot
+from .robot import LOOK_S, NO_ROBOT, RobotGraph
 
 GONE = "edge_cloud_spec.gone"  # in the scope of an HTTP request: whether its client is gone
 FOR_AGENTS = (
@@ -46,7 +46,7 @@ class MissionEnd:
     decisions: int
 
 
-def make_tools(robot: Robot, describer: Describer) -> MCPServer[None]:
+def make_tools(robot: RobotGraph, describer: Describer) -> MCPServer[None]:
     """The MCP server of this robot's tools."""
     server: MCPServer[None] = MCPServer(
         "edge-cloud-spec", instructions=FOR_AGENTS, version=__version__, log_level="WARNING"

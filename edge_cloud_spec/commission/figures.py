@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..nav.footprint import ObstacleSettings, Points
 from .camera import PictureFeatures
@@ -220,9 +221,9 @@ def runs_of(recording: TrialMeasurements) -> list[Run]:
     return found
 
 
-def is_still(*command: float) -> bool:
-    """Whether this command (of each axis) means standing."""
-    return all(abs(one) < least for one, least in zip(command, NO_COMMAND, strict=True))
+def is_still(commands: ArrayLike) -> np.ndarray:
+    """Whether these commands [..., 3] (of each axis) mean standing."""
+    return np.asarray((np.abs(commands) < NO_COMMAND).all(axis=-1))
 
 
 def _groups(recording: TrialMeasurements) -> list[tuple[bool, np.ndarray]]:
@@ -235,7 +236,7 @@ def _groups(recording: TrialMeasurements) -> list[tuple[bool, np.ndarray]]:
     commands = np.array(recording.commands)
     ends = np.append(commands[1:, 0], recording.poses[-1][0])
     spans = np.column_stack([commands[:, 0], ends, commands[:, 1:]])
-    stands = (np.abs(commands[:, 1:]) < NO_COMMAND).all(axis=1)
+    stands = is_still(commands[:, 1:])
     begins = np.flatnonzero(np.diff(stands)) + 1
     return list(zip(stands[[0, *begins]].tolist(), np.split(spans, begins), strict=True))
 

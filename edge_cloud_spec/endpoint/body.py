@@ -26,10 +26,6 @@ _DATA_URL = re.compile(r"data:[^,;]{0,100};base64,")
 
 def json_of(data: bytes) -> dict[str, Any]:
     """The object in a body, without what is null in it."""
-
-    def no_number(text: str) -> None:
-        raise ValueError(f"{text} is no number of JSON")
-
     try:
         body = json.loads(data.decode(), parse_constant=no_number)
     except (ValueError, RecursionError) as error:
@@ -38,6 +34,11 @@ def json_of(data: bytes) -> dict[str, Any]:
         raise ApiError("the body must be a JSON object")
     # null is what a client says of a field that it does not use
     return {name: value for name, value in body.items() if value is not None}
+
+
+def no_number(text: str) -> None:
+    """Raise ValueError for what Python reads as a number and JSON does not have."""
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def check_model(body: Mapping[str, Any], models: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import UserError, library_errors
 from ..request import ASSISTANT, SYSTEM, USER, Message, Messages, Picture
 from .api_error import Unserved
+from .body import no_number
 from .stop_texts import StopTexts, beginning
 
 TOOL = "tool"  # the role of a call's result
@@ -199,14 +200,10 @@ class FirstCall(StopTexts):
 
 def _call(text: str) -> ToolCall | None:
     try:
-        said = json.loads(text, parse_constant=_no_constant)
+        said = json.loads(text, parse_constant=no_number)
         name, arguments = said["name"], said.get("arguments", {})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import h11
 
@@ -35,29 +35,36 @@ class UpstreamReply:
     parts: AsyncIterator[bytes]
 
 
+def api_url(url: str, option: str) -> SplitResult:
+    """The parts of the URL of an API, up to /v1; UserError: this option has no such URL, or one
+    without TLS off this machine."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError:
+        parts, host, port = SplitResult("", "", "", "", ""), "", 0
+    usable = host and port != 0 and parts.scheme in ("http", "https")
+    extra = parts.username is not None or parts.query or parts.fragment
+    if not usable or extra or not re.fullmatch(r"[!-~]+", url):
+        raise UserError(  # which does not quote it: it may hold a key
+            f"{option} must be http://HOST:PORT/v1 or https://HOST/v1, with nothing else in it (a "
+            f"key belongs into {option}-token-file)"
+        )
+    if parts.scheme == "http" and not is_loopback(f"[{host}]:0"):
+        raise UserError(f"{host} is another machine: give {option} https://...")
+    return parts
+
+
 class Upstream:
     """The other server; belongs to one asyncio loop. Redirects and proxies are not followed."""
 
     def __init__(self, url: str, token: Callable[[], str] = lambda: "") -> None:
         """url: of its API, up to /v1. token: the bearer token to show; empty: the client's.
         UserError: no such URL, or one without TLS off this machine."""
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname or "", parts.port
-            host.encode("idna")
-        except ValueError:
-            host, port = "", 0
-        usable = host and port != 0 and parts.scheme in ("http", "https")
-        extra = parts.username is not None or parts.query or parts.fragment
-        if not usable or extra or not re.fullmatch(r"[!-~]+", url):
-            raise UserError(  # which does not quote it: it may hold a key
-                "--upstream must be http://HOST:PORT/v1 or https://HOST/v1, with nothing else in "
-                "it (a key belongs into --upstream-token-file)"
-            )
-        secure = parts.scheme == "https"
-        if not secure and not is_loopback(f"[{host}]:0"):
-            raise UserError(f"{host} is another machine: give --upstream https://...")
-        self._address, self._host = (host, port or (443 if secure else 80)), parts.netloc
+        parts = api_url(url, "--upstream")
+        secure, host = parts.scheme == "https", parts.hostname or ""
+        self._address, self._host = (host, parts.port or (443 if secure else 80)), parts.netloc
         self._path = parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if secure else None
         self._token = token

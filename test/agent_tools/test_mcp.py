@@ -29,7 +29,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec import Decoder
-from edge_cloud_spec.agent_tools.robot import GIVE_UP_S, Robot
+from edge_cloud_spec.agent_tools.robot import GIVE_UP_S, RobotGraph
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.errors import UserError
@@ -537,7 +537,7 @@ def test_no_stop_is_confirmed_while_an_instruction_is_on_its_way(
 def test_an_instruction_server_that_is_gone_ends_what_is_followed(
     drafter: Drafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thread, robot = LoopThread("robot"), Robot()
+    thread, robot = LoopThread("robot"), RobotGraph()
 
     async def ignore(feedback: object) -> None:
         pass

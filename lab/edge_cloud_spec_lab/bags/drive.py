@@ -45,7 +45,7 @@ def recording_of(
             jpeg = bytes(message.data) if hasattr(message, "format") else encode_frame(message)
             recording.frames.append(frame_of(jpeg, seconds_of(message.header.stamp), now))
         else:
-            if now - commanded > COMMAND_GAP_S and not is_still(*recording.commands[-1][1:]):
+            if now - commanded > COMMAND_GAP_S and not is_still(recording.commands[-1][1:]):
                 recording.command(commanded, NO_MESSAGE, NO_MESSAGE)
             twist, commanded = getattr(message, "twist", message), now
             recording.command(now, twist.linear.x, twist.angular.z, twist.linear.y)

@@ -81,9 +81,8 @@ def make_checkpoint(
         for name, weight in model.named_parameters():
             if name.endswith(".bias"):  # zero by default, which would hide a lost bias
                 weight.normal_(0, 0.02)
-            if (
-                FAMILIES[family].recurrent and "norm" in name
-            ):  # so that 1 + weight is not the weight
+            # So that 1 + weight, of Qwen3.5's norms, is not the weight.
+            if FAMILIES[family].recurrent and "norm" in name:
                 weight.add_(torch.randn_like(weight), alpha=0.1)
             if name.endswith(".A_log"):  # by default nearly all forget a token at once
                 weight.uniform_(-5, 0)
@@ -184,9 +183,8 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
         "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_start|>"),
         "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_end|>"),
     }
-    head = shape.head_dim * (
-        2 if FAMILIES[family].recurrent else 1
-    )  # of which a half is rotated there
+    # Of recurrent families a half of each head is rotated.
+    head = shape.head_dim * (2 if FAMILIES[family].recurrent else 1)
     half = shape.head_dim // 2
     side = half // 3
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
