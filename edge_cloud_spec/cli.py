@@ -7,6 +7,7 @@ cannot be used. Each imports only the modules that it needs.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,10 @@ words of the command line."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return exit_status(lambda: _run(arguments))
+    status = exit_status(lambda: _run(arguments))
+    if argv is None:
+        gc.freeze()  # the program ends: to look through torch for garbage would take a second
+    return status
 
 
 def _run(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 from contextlib import suppress
@@ -165,6 +166,7 @@ def run_serve(args: argparse.Namespace) -> int:
     if settings.fleet.replicas:
         return _serve_fleet(settings)
     worker = make_worker(settings)
+    gc.freeze()  # what was loaded stays: no collection of garbage, a pause of all robots, goes over it
     serve(worker, server, lambda address: print(f"serving on {address}", flush=True))
     return 0
 
