@@ -20,6 +20,7 @@ TURN_PATH_M = 0.25  # m that a driving base may make from the frame of a turn
 MOVE_TURN_RAD = math.radians(10)  # rad of turning, for holding the heading of a move
 BUDGET_REST = (0.002, math.radians(0.2))  # m, rad; with less left, the step's budget is used up
 COMMANDS_REMEMBERED = 400  # changes of the command: at least 20 s at one per tick
+ROLLED_OUT = 40.0  # time constants after which a float has nothing left of a command
 
 Use = tuple[float, float, float]
 """Metres of path, of these sideways, and radians of turning to either side."""
@@ -30,8 +31,9 @@ NOTHING_USED: Use = (0.0, 0.0, 0.0)
 def _rolled(begin: float, end: float, lag: float) -> float:
     """How many seconds' worth of a command, in force from ``begin`` to ``end`` (before 0), a base
     with this time constant still makes after 0."""
-    began, ended = (math.exp(min(0.0, at) / lag) if lag else 0.0 for at in (begin, end))
-    return lag * (ended - began)
+    if not lag:
+        return 0.0
+    return lag * (math.exp(min(0.0, end) / lag) - math.exp(min(0.0, begin) / lag))
 
 
 def longest_path(distance: float) -> float:
@@ -163,7 +165,8 @@ class CommandedMotion:
         With limits, the rolling on after ``time`` from earlier commands is added.
         """
         path = aside = turn = 0.0
-        for velocity, begin, end in self.spans(now):
+        lag = 0.0 if limits is None else max(limits.move.braking, limits.turn.braking)
+        for velocity, begin, end in self.spans(now, time - ROLLED_OUT * lag):
             lasted = max(0.0, end - max(begin, time))
             moves = turns = lasted
             if limits is not None:
@@ -176,11 +179,17 @@ class CommandedMotion:
 
     def driven_since(self, time: float, now: float) -> float:
         """For how many seconds from ``time`` to ``now`` the base was commanded to move."""
-        return sum(end - max(begin, time) for _, begin, end in self.spans(now) if end > time)
+        return sum(end - max(begin, time) for _, begin, end in self.spans(now, time))
 
-    def spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
-        """Each moving velocity commanded, with its begin and end."""
-        ends = [*[at for at, _ in self._given][1:], now]
-        for (begin, velocity), end in zip(self._given, ends, strict=True):
+    def spans(
+        self, now: float, after: float = -math.inf
+    ) -> Iterator[tuple[Velocity, float, float]]:
+        """Each moving velocity that was in force after ``after``, with its begin and end."""
+        found, end = [], now
+        for begin, velocity in reversed(self._given):
+            if end <= after:
+                break
             if velocity != STILL:
-                yield velocity, begin, end
+                found.append((velocity, begin, end))
+            end = begin
+        return reversed(found)
