@@ -260,7 +260,12 @@ def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> Non
         drafter.until(lambda: stop in drafter.heard)
     else:
         lossy = drafter.create_publisher(String, "instruction", SENSOR_DATA)
-        drafter.until(lossy.get_subscription_count)
+        kept = f"{BALL!r} is kept"
+        drafter.until(
+            lambda: any(kept in log.msg for log in logs),  # the server has found this publisher
+            meanwhile=lambda: lossy.publish(String(data=BALL)),
+        )
+        lossy.publish(String(data=BOX))
         lossy.publish(String(data="停下！"))
         drafter.spin(0.5)
     drafter.spin(0.2)
