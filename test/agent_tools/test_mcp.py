@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -66,9 +67,8 @@ class Drafter(Bench):
         while "stop" not in self.heard:  # a message, and an answer, is lost before
             sent = self._client.send_goal_async(stop)
             self.executor_.spin_until_future_complete(sent, 3.0)
-            if sent.done():
-                ended = sent.result().get_result_async()
-                self.executor_.spin_until_future_complete(ended, 3.0)
+            end = time.monotonic() + 1.0  # for what is on its way
+            self.until(lambda end=end: "stop" in self.heard or time.monotonic() > end)
         self.until(lambda: self.state.code is NavCode.TOLD_TO_STOP)
         self.heard.clear()
         self.twists.clear()
@@ -110,7 +110,8 @@ class Drafter(Bench):
     def is_stopped(self) -> None:
         """Wait until the robot stands for a stop, which may be said again, and for nothing else."""
         self.until(lambda: self.halted and self.state.code is NavCode.TOLD_TO_STOP)
-        assert set(self.heard[1:]) == {"stop"}
+        heard = self.heard[self.heard.index(BOX) :]  # one of the last test may come before
+        assert heard.count("stop") == len(heard) - 1
 
 
 Launch = Callable[..., subprocess.Popen[str]]
@@ -325,7 +326,7 @@ def test_an_agent_that_is_killed_leaves_a_robot_that_stands(
     agent.kill()
     agent.wait()
     drafter.is_stopped()
-    drafter.until(lambda: drafter.get_node_names().count("agent_tools") == tools)
+    drafter.until(lambda: drafter.get_node_names().count("agent_tools") <= tools)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -557,7 +558,9 @@ class RobotHere(RobotGraph):
     def __init__(self, drafter: Drafter) -> None:
         super().__init__()
         self._loop_thread, self._drafter = LoopThread("robot"), drafter
-        drafter.until(lambda: self._client.server_is_ready() and self.navigator is not None)
+        drafter.until(self._client.server_is_ready)
+        # It is heard by the drafter, and by navigator and instruction server in two ways each.
+        drafter.until(lambda: self._instruction.get_subscription_count() == 5)
 
     def begin(self, work: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop_thread.loop)

@@ -228,7 +228,8 @@ def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
     not_up(drafter)
     handle = drafter.ask(BOX)
     time.sleep(2.5)  # more than the answer_timeout
-    drafter.until(lambda: drafter.feedback[-1].words == "the drafter has not started yet")
+    drafter.until(lambda: drafter.feedback)
+    assert drafter.feedback[-1].words == "the drafter has not started yet"
     start_again(drafter)
     drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
     drafter.say("done", BOX)
