@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -32,7 +32,10 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.action import NavigateByInstruction
+from edge_cloud_spec.agent_tools import robot as robot_module
+from edge_cloud_spec.agent_tools.describer import Describer
 from edge_cloud_spec.agent_tools.robot import RobotGraph
+from edge_cloud_spec.agent_tools.tools import make_tools
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.errors import UserError
@@ -244,10 +247,21 @@ def agent_on(where: Any, mode: str, drafter: Drafter | None) -> Iterator[Agent]:
     agent.close()
 
 
-def by_stdio(drafter: Drafter | None, *options: str) -> AbstractContextManager[Agent]:
+def by_stdio(drafter: Drafter, *options: str) -> AbstractContextManager[Agent]:
     arguments = [*COMMAND[1:], *options]
     given = StdioServerParameters(command=COMMAND[0], args=arguments, env=dict(os.environ))
     return agent_on(given, "auto", drafter)
+
+
+@contextmanager
+def tools_here(endpoint: str, drafter: Drafter | None) -> Iterator[Agent]:
+    """An agent of tools in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(robot_module, "udp_alone", nullcontext)  # nobody kills this process
+        robot = RobotGraph()
+    with agent_on(make_tools(robot, Describer(endpoint, str)), "auto", drafter) as agent:
+        yield agent
+        agent.wait(agent._start(robot.close()))
 
 
 @pytest.fixture(scope="module")
@@ -508,7 +522,7 @@ def test_the_endpoint_describes_the_newest_picture(drafter: Drafter) -> None:
         Decoder(cloud.address, small, preset="dsd") as decoder,
         RunningEndpoint(decoder) as endpoint,
         camera(drafter) as picture,
-        by_stdio(drafter, "--endpoint", endpoint.url) as agent,
+        tools_here(endpoint.url, drafter) as agent,
     ):
         result = agent.call("describe", question="What is left?")
         assert not result.is_error, text_of(result)
@@ -518,13 +532,13 @@ def test_the_endpoint_describes_the_newest_picture(drafter: Drafter) -> None:
 
 def test_an_endpoint_that_is_not_there_is_told_with_what_starts_it(drafter: Drafter) -> None:
     where = f"http://127.0.0.1:{free_port()}/v1"
-    with camera(drafter), by_stdio(drafter, "--endpoint", where) as agent:
+    with camera(drafter), tools_here(where, drafter) as agent:
         result = agent.call("describe")
         assert result.is_error and "start edge-cloud-spec endpoint" in text_of(result)
 
 
-def test_without_a_robot_each_tool_says_so() -> None:
-    with ros_domain(), by_stdio(None) as agent:
+def test_without_a_robot_each_tool_says_so(silent_url: str) -> None:
+    with ros_domain(), tools_here(silent_url, None) as agent:
         ends = {
             agent.ask("follow_instruction", instruction=BOX): "no robot is there",
             agent.ask("stop"): "NOT CONFIRMED",
@@ -556,7 +570,9 @@ class RobotHere(RobotGraph):
     """The robot as the tools have it, whose coroutines run in a thread of their own."""
 
     def __init__(self, drafter: Drafter) -> None:
-        super().__init__()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(robot_module, "udp_alone", nullcontext)  # nobody kills this process
+            super().__init__()
         self._loop_thread, self._drafter = LoopThread("robot"), drafter
         drafter.until(self._client.server_is_ready)
         # It is heard by the drafter, and by navigator and instruction server in two ways each.
