@@ -19,7 +19,7 @@ from std_msgs.msg import Bool, String
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import InstructionStatus, VerifiedTokens
 from edge_cloud_spec.nav import status
-from edge_cloud_spec.nodes.runtime.qos import LATCHED, SENSOR_DATA
+from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
 BOX, BALL = "find the red box", "find the yellow ball"
 ANSWER_TIMEOUT = 2.0  # s
@@ -78,9 +78,11 @@ class Drafter(Peer):
         self.operator.publish(String(data=text))
 
     def settle(self) -> None:
-        """Wait until the server has taken what was published so far: it answers after that."""
-        again = {"answer_timeout": ANSWER_TIMEOUT}
-        assert self.set_parameters_of("instruction_server", again) == [""]
+        """Wait until the server has taken what was published so far: before each answer it takes
+        one message of a topic, whose queue holds ten."""
+        for _ in range(RELIABLE.depth):
+            again = {"answer_timeout": ANSWER_TIMEOUT}
+            assert self.set_parameters_of("instruction_server", again) == [""]
 
     def result(self, handle: Any) -> tuple[int, str, str]:
         reply = self.wait_for(handle.get_result_async())

@@ -74,8 +74,14 @@ class Pulses(Peer):
             self.pulse.publish(Bool(data=True))
             self.spin(0.7)
         self.pulse.publish(Bool(data=False))
+        self.settle()
         self.spin(2 * SILENCE)
         self.base.clear()
+
+    def settle(self) -> None:
+        """Wait until the guard has taken the last two pulses: it takes one before each answer."""
+        for _ in range(2):
+            self.call(GetParameters, "stop_guard/get_parameters", GetParameters.Request())
 
     def flood(self) -> None:
         for speed in (0.0, math.nan, math.inf, 0.5):
@@ -153,8 +159,7 @@ def test_one_that_ends_with_its_launch_stops_first_what_moves(
     pulses.meet()
     pulses.pulse.publish(Bool(data=True))
     pulses.pulse.publish(Bool(data=moves))
-    # It answers once it has taken them.
-    pulses.call(GetParameters, "stop_guard/get_parameters", GetParameters.Request())
+    pulses.settle()
     guard.send_signal(signal.SIGTERM)
     pulses.until(lambda: guard.poll() is not None and len(pulses.stops) >= STOP_REPEATS * moves)
     pulses.spin(0.2)
