@@ -17,15 +17,24 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 REPEAT_S = 1.0  # a signal this soon after another says nothing new
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """SIGINT, SIGTERM and SIGHUP, which end a run.
+
+    SIGINT also where it is ignored, since shells make background jobs ignore it. A SIGHUP that is
+    ignored (``nohup``) is left out.
+    """
+    return _SIGNALS[: 3 - (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)]
 
 
 @contextlib.contextmanager
 def signals_as_interrupt() -> Iterator[None]:
     """A context in which SIGTERM and SIGHUP act as Ctrl-C, so that no process is left running.
 
-    SIGINT is set too, because shells make background jobs ignore it. A repeated signal, of an
-    impatient person or of ``timeout``, which signals twice, does not interrupt the cleanup.
+    A repeated signal, of an impatient person or of ``timeout``, which signals twice, does not
+    interrupt the cleanup.
     """
     last = -math.inf
 
@@ -76,13 +85,9 @@ def signals_as_event() -> Iterator[SignalEvent]:
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """A context in which this handler gets SIGINT, SIGTERM and SIGHUP; only in the main thread.
-
-    A SIGHUP that is ignored (``nohup``) stays ignored.
-    """
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    """A context in which this handler gets the ``ending_signals``; only in the main thread."""
     try:
-        replaced = {n: signal.signal(n, handler) for n in SIGNALS[: 3 - ignored]}
+        replaced = {number: signal.signal(number, handler) for number in ending_signals()}
     except ValueError:  # not the main thread
         yield
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings
 # Before numpy and torch are imported: their models here are too small to gain by a second thread,
 # and with several workers (pytest-xdist) each has a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Under nohup what is started here would ignore SIGHUP, too: a handler is not inherited.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # What starts graphs of ROS nodes, in two rows: each graph has processes enough for two cores, and
 # waits for much of its time.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, check_installed, one_line
 from ..options import Bounded, add_options, bounded, described, from_options
-from ..signals import SIGNALS
+from ..signals import ending_signals
 from ..wire.secret_files import Reloaded, read_token
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_mcp(args: argparse.Namespace) -> int:
-    """Serve until the agent is gone, or SIGINT or SIGTERM. Raises UserError."""
+    """Serve until the agent is gone, or SIGINT, SIGTERM or SIGHUP. Raises UserError."""
     settings = from_options(ToolSettings(), args)
     check_installed("mcp", "edge-cloud-spec mcp")
     from ..endpoint.listener import listen
@@ -65,9 +64,8 @@ async def _serve(server: Any, robot: RobotGraph, listening: socket.socket | None
     from .tools import serve_http
 
     ended = asyncio.Event()
-    for number in SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has SIGHUP ignored
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    for number in ending_signals():
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     if listening is None:
         serving = asyncio.ensure_future(server.run_stdio_async())
     else:

@@ -31,6 +31,7 @@ from ..nodes.runtime.qos import EACH_STATE, RELIABLE, SENSOR_DATA
 from ..nodes.runtime.transport import udp_alone
 
 LOOK_S = 0.02  # between two looks at what has come
+GRAPH_S = 0.25  # between two looks for the instruction server, whose goal is followed
 FIND_S = 5.0  # within which the graph is discovered
 HEAR_S = 0.5  # within which each node that was found says its state
 STOP_S, STOP_AGAIN_S = 5.0, 0.25  # within which a stop is confirmed; between two until then
@@ -124,6 +125,7 @@ class RobotGraph:
         self.link: LinkReport | None = None
         self.action = ""
         self._goals = set[ActionGoal]()
+        self._given_up = set[ActionGoal]()  # of these, whose cancel is under way
         self._stops = 0  # that were asked for
         self._closed = False
         self._kept = set[asyncio.Task[Any]]()  # which go on though who asked for them is gone
@@ -168,15 +170,19 @@ class RobotGraph:
         servers = self._servers()
         goal, told = ActionGoal(self._client, text, servers, self._run), None
         self._goals.add(goal)
+        looked = time.monotonic()
         try:
             while goal.result is None:
-                if not self._servers() <= servers or not await _until(
-                    self._client.server_is_ready, GIVE_UP_S
-                ):
-                    self._instruction.publish(String(data="stop"))
-                    raise UserError(
-                        "the instruction server is gone, or was started again; stop was published"
-                    )
+                if time.monotonic() > looked + GRAPH_S:
+                    if not self._servers() <= servers or not await _until(
+                        self._client.server_is_ready, GIVE_UP_S
+                    ):
+                        self._instruction.publish(String(data="stop"))
+                        raise UserError(
+                            "the instruction server is gone, or was started again; stop was "
+                            "published"
+                        )
+                    looked = time.monotonic()
                 if not is_wanted():
                     raise UserError("who asked for it is gone: it was cancelled")
                 if told is not goal.feedback:
@@ -259,12 +265,16 @@ class RobotGraph:
 
     async def _cancel(self, goal: ActionGoal) -> None:
         """Cancel a goal that has not ended; where nobody does that at once, stop the robot."""
+        if goal in self._given_up:  # its agent is gone, and then this program ends
+            return
+        self._given_up.add(goal)
         if goal.result is None:
             goal.cancel()
         await _until(lambda: self._is_over(goal), CANCEL_S)
         if not goal.cancelled and goal.result is None:
             self._instruction.publish(String(data="stop"))
             await _until(lambda: self._is_over(goal), GIVE_UP_S)
+        self._given_up.discard(goal)
         if self._is_over(goal):  # else no stop is confirmed: it may still be on its way
             self._goals.discard(goal)
 

@@ -271,7 +271,9 @@ def _end(loop: asyncio.AbstractEventLoop, client: AsyncOpenAI) -> None:
 
 
 async def _models(client: AsyncOpenAI) -> list[str]:
-    listed: Any = await client.get("/models", cast_to=object)
+    # Not kept: uvicorn closes the connection of a failure, maybe as the next request is sent on it.
+    once: Any = {"headers": {"connection": "close"}}
+    listed: Any = await client.get("/models", cast_to=object, options=once)
     return [str(model["id"]) for model in listed["data"]]
 
 

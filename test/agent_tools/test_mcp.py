@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -24,19 +25,25 @@ from helpers.graph.decode_graph import frame
 from helpers.graph.ros_domain import ros_domain
 from helpers.navigator_bench import Bench
 from mcp import Client, StdioServerParameters
+from rclpy.action import ActionClient
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec import Decoder
-from edge_cloud_spec.agent_tools.robot import GIVE_UP_S, RobotGraph
+from edge_cloud_spec.action import NavigateByInstruction
+from edge_cloud_spec.agent_tools import robot as robot_module
+from edge_cloud_spec.agent_tools.describer import Describer
+from edge_cloud_spec.agent_tools.robot import RobotGraph
+from edge_cloud_spec.agent_tools.tools import make_tools
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.loop_thread import LoopThread
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.msg import InstructionStatus
-from edge_cloud_spec.nav.status import GoalStatus
+from edge_cloud_spec.nav.status import GoalStatus, NavCode
+from edge_cloud_spec.nodes.instruction_server import ACTION_NAME
 
 BOX, BALL = "find the red box", "find the yellow ball"
 COMMAND = [sys.executable, "-m", "edge_cloud_spec.cli", "mcp"]
@@ -51,7 +58,27 @@ class Drafter(Bench):
         self.heard: list[str] = []
         self.decisions = 0
         self.create_subscription(String, "instruction", self._on_instruction, 10)
+        self._client = ActionClient(self, NavigateByInstruction, ACTION_NAME)
         self.tell("idle")
+
+    def begin(self) -> None:
+        """Have the instruction server stop the robot: now the three know each other, and whatever
+        was before has come."""
+        self.until(self._client.server_is_ready)
+        stop = NavigateByInstruction.Goal(instruction="stop")
+        self.heard.clear()
+        while "stop" not in self.heard:  # a message, and an answer, is lost before
+            sent = self._client.send_goal_async(stop)
+            self.executor_.spin_until_future_complete(sent, 3.0)
+            end = time.monotonic() + 1.0  # for what is on its way
+            self.until(lambda end=end: "stop" in self.heard or time.monotonic() > end)
+        self.until(lambda: self.state.code is NavCode.TOLD_TO_STOP)
+        self.heard.clear()
+        self.twists.clear()
+        self.decisions = 0
+
+    def known(self) -> object:
+        return self.heard, self.states[-3:], len(self.twists)
 
     def _on_instruction(self, message: String) -> None:
         text = message.data
@@ -78,8 +105,19 @@ class Drafter(Bench):
 
         self.until(lambda: self.turning, meanwhile=decide)
 
-    def told_to_stop(self) -> bool:
-        return self.halted and self.state.state == "stopped"
+    def follows(self, instruction: str) -> None:
+        """Take what the tools have the instruction server publish, and have the robot turn."""
+        self.until(lambda: instruction in self.heard)
+        self.turn(instruction)
+
+    def heard_from(self, instruction: str) -> list[str]:
+        """From this one on; a late stop of the last test may have come before."""
+        return self.heard[self.heard.index(instruction) :]
+
+    def is_stopped(self) -> None:
+        """Wait until the robot stands for a stop, which may be said again, and for nothing else."""
+        self.until(lambda: self.halted and self.state.code is NavCode.TOLD_TO_STOP)
+        assert set(self.heard_from(BOX)[1:]) == {"stop"}
 
 
 Launch = Callable[..., subprocess.Popen[str]]
@@ -107,14 +145,20 @@ def navigator(launch_once: Launch, server: InstructionServer) -> Navigator:
     return launch_once(["-m", "edge_cloud_spec.nodes.navigator"], "-p", "listen:=0.2")
 
 
-@pytest.fixture
-def drafter(navigator: Navigator) -> Iterator[Drafter]:
+@pytest.fixture(scope="module")
+def peer(navigator: Navigator) -> Iterator[Drafter]:
     with Drafter() as drafter:
         drafter.until(lambda: drafter.states and drafter.count_publishers("cmd_vel"))
-        heard = (drafter.words, drafter.instruction, drafter.goal)
-        drafter.until(lambda: all(publisher.get_subscription_count() for publisher in heard))
+        drafter.until(lambda: drafter.words.get_subscription_count() == 2)  # navigator and server
         drafter.until(lambda: drafter.state.detail != "the navigator is not active")
         yield drafter
+
+
+@pytest.fixture
+def drafter(peer: Drafter) -> Drafter:
+    """That of all tests; it has heard nothing of this one yet."""
+    peer.begin()
+    return peer
 
 
 class Agent:
@@ -206,35 +250,50 @@ def agent_on(where: Any, mode: str, drafter: Drafter | None) -> Iterator[Agent]:
     agent.close()
 
 
-def by_stdio(drafter: Drafter | None, *options: str) -> AbstractContextManager[Agent]:
+def by_stdio(drafter: Drafter, *options: str) -> AbstractContextManager[Agent]:
     arguments = [*COMMAND[1:], *options]
     given = StdioServerParameters(command=COMMAND[0], args=arguments, env=dict(os.environ))
     return agent_on(given, "auto", drafter)
 
 
-@pytest.fixture
-def agent(way: str, url: str, silent_url: str, drafter: Drafter) -> Iterator[Agent]:
+@contextmanager
+def tools_here(endpoint: str, drafter: Drafter | None) -> Iterator[Agent]:
+    """An agent of tools in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(robot_module, "udp_alone", nullcontext)  # nobody kills this process
+        robot = RobotGraph()
+    with agent_on(make_tools(robot, Describer(endpoint, str)), "auto", drafter) as agent:
+        yield agent
+        agent.wait(agent._start(robot.close()))
+
+
+@pytest.fixture(scope="module")
+def client(way: str, url: str, silent_url: str, peer: Drafter) -> Iterator[Agent]:
     mode = "legacy" if "legacy" in way else "auto"
     by_http = way != "stdio"
     with (
-        agent_on(url, mode, drafter)
-        if by_http
-        else by_stdio(drafter, "--endpoint", silent_url) as agent
+        agent_on(url, mode, peer) if by_http else by_stdio(peer, "--endpoint", silent_url) as agent
     ):
         yield agent
+
+
+@pytest.fixture
+def agent(client: Agent, drafter: Drafter) -> Agent:
+    """That of all tests by its way."""
+    client.progress.clear()
+    return client
 
 
 def text_of(result: Any) -> str:
     return "\n".join(part.text for part in result.content)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS, scope="module")
 def test_an_instruction_is_followed_with_progress_to_its_end(
     agent: Agent, drafter: Drafter
 ) -> None:
     end = agent.ask("follow_instruction", instruction=f"  {BOX}")
-    drafter.until(lambda: drafter.heard == [BOX])
-    drafter.turn(BOX)
+    drafter.follows(BOX)
     drafter.until(lambda: any("turn left large" in said for said in agent.progress))
     drafter.tell("done", BOX)
     result = agent.wait(end)
@@ -243,17 +302,15 @@ def test_an_instruction_is_followed_with_progress_to_its_end(
     assert said["outcome"] == "found" and 0 < said["decisions"] <= drafter.decisions
     numbers = [float(said.split()[0]) for said in agent.progress]
     assert numbers == sorted(set(numbers)), "progress goes on"
-    assert "stop" not in drafter.heard
+    assert drafter.heard_from(BOX) == [BOX]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS, scope="module")
 def test_a_cancel_stops_the_robot(agent: Agent, drafter: Drafter) -> None:
     end = agent.ask("follow_instruction", instruction=BOX)
-    drafter.until(lambda: drafter.heard == [BOX])
-    drafter.turn(BOX)
+    drafter.follows(BOX)
     end.cancel()
-    drafter.until(drafter.told_to_stop)
-    assert drafter.heard == [BOX, "stop"]
+    drafter.is_stopped()
     assert "told to stop" in agent.call("status").structured_content["why"]
 
 
@@ -280,18 +337,21 @@ def test_an_agent_that_is_killed_leaves_a_robot_that_stands(
     if way == "stdio":
         given = {"command": COMMAND[0], "args": COMMAND[1:], "env": dict(os.environ)}
     said = json.dumps([given, "legacy" if "legacy" in way else "auto"])
+    tools = drafter.get_node_names().count("agent_tools")
     agent = subprocess.Popen([sys.executable, "-c", AGENT, said])
-    drafter.until(lambda: drafter.heard == [BOX])
-    drafter.turn(BOX)
+    drafter.follows(BOX)
     agent.kill()
     agent.wait()
-    drafter.until(drafter.told_to_stop)
-    assert drafter.heard == [BOX, "stop"]
+    drafter.is_stopped()
+    drafter.until(lambda: drafter.get_node_names().count("agent_tools") <= tools)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_tools_that_are_ended_leave_a_robot_that_stands(how: int, drafter: Drafter) -> None:
+    """Also in the background of a shell, which has it ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     assert process.stdin is not None and process.stdout is not None
     params = {"protocolVersion": "2025-06-18", "capabilities": {}}
     params["clientInfo"] = {"name": "test", "version": "1"}
@@ -310,28 +370,26 @@ def test_tools_that_are_ended_leave_a_robot_that_stands(how: int, drafter: Draft
         said = process.stdout.readline()
     asked = {"name": "follow_instruction", "arguments": {"instruction": BOX}}
     say(id=3, method="tools/call", params=asked)
-    drafter.until(lambda: drafter.heard == [BOX])
-    drafter.turn(BOX)
+    drafter.follows(BOX)
     process.send_signal(how)
-    drafter.until(drafter.told_to_stop)
+    drafter.is_stopped()
     assert process.wait(60) == 0
     process.stdin.close()
     process.stdout.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS, scope="module")
 def test_a_stop_is_behind_nothing_and_ends_what_is_followed(agent: Agent, drafter: Drafter) -> None:
     """Another tool waits for an endpoint that never answers."""
     with camera(drafter):
         waits = agent.ask("describe")
         end = agent.ask("follow_instruction", instruction=BOX)
-        drafter.until(lambda: drafter.heard == [BOX])
-        drafter.turn(BOX)
+        drafter.follows(BOX)
         result = agent.call("stop")
         assert not result.is_error and text_of(result).startswith("stopped: ")
-        assert drafter.state.state == "stopped" and "stop" in drafter.heard
+        assert drafter.state.state == "stopped"
         assert agent.wait(end).structured_content["outcome"] == "cancelled"
-        drafter.until(drafter.told_to_stop)
+        drafter.is_stopped()
         assert not waits.done()
         waits.cancel()
 
@@ -346,7 +404,7 @@ def camera(drafter: Drafter) -> Iterator[bytes]:
     message = CompressedImage(format="jpeg", data=picture)
     timer = drafter.create_timer(0.1, lambda: publisher.publish(message))
     yield picture
-    timer.cancel()
+    drafter.destroy_timer(timer)
     drafter.destroy_publisher(publisher)
 
 
@@ -363,7 +421,11 @@ def test_a_stop_at_the_same_time_as_an_instruction_wins(url: str, drafter: Draft
 
 
 def test_a_stop_in_ones_own_words_stops_what_another_has_begun(url: str, drafter: Drafter) -> None:
-    drafter.instruction.publish(String(data=BOX))
+    before = drafter.state.stops
+    drafter.until(
+        lambda: drafter.state.stops != before,  # the navigator has found its publisher
+        meanwhile=lambda: drafter.instruction.publish(String(data=BOX)),
+    )
     drafter.turn(BOX)
     with agent_on(url, "auto", drafter) as agent:
         result = agent.call("follow_instruction", instruction="Please stop now!")
@@ -376,11 +438,8 @@ def test_a_stop_that_no_navigator_confirms_is_said_to_be_none(
 ) -> None:
     with agent_on(url, "auto", drafter) as agent:
         assert not agent.call("stop").is_error
-        navigator.send_signal(signal.SIGSTOP)
-        try:
+        with suspended(navigator):
             result = agent.call("stop")
-        finally:
-            navigator.send_signal(signal.SIGCONT)
         assert result.is_error and "NOT CONFIRMED" in text_of(result)
         assert not agent.call("stop").is_error
 
@@ -391,14 +450,14 @@ def test_of_two_agents_the_last_one_is_followed_and_the_other_may_go(
     with agent_on(url, "legacy", drafter) as second:
         with agent_on(url, "auto", drafter) as first:
             end = first.ask("follow_instruction", instruction=BOX)
-            drafter.until(lambda: drafter.heard == [BOX])
+            drafter.until(lambda: BOX in drafter.heard)
             then = second.ask("follow_instruction", instruction=BALL)
             said = first.wait(end).structured_content
             assert (said["outcome"], said["message"]) == ("cancelled", "another goal came")
         drafter.turn(BALL)
         drafter.tell("done", BALL)
         assert second.wait(then).structured_content["outcome"] == "found"
-        assert drafter.heard == [BOX, BALL]
+        assert drafter.heard_from(BOX) == [BOX, BALL]
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -411,15 +470,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("way", ["http"])
+@pytest.mark.parametrize("way", ["http"], scope="module")
 def test_what_cannot_be_done_is_a_sentence(agent: Agent, drafter: Drafter) -> None:
     for tool, arguments, complaint in WRONG:
         result = agent.call(tool, **arguments)
         assert result.is_error and complaint in text_of(result)
-    assert not drafter.heard
+    assert not set(drafter.heard) - {"stop"}
 
 
-@pytest.mark.parametrize("way", ["http"])
+@pytest.mark.parametrize("way", ["http"], scope="module")
 def test_the_status_says_what_holds_the_robot_and_no_tool_releases_it(
     agent: Agent, drafter: Drafter
 ) -> None:
@@ -466,7 +525,7 @@ def test_the_endpoint_describes_the_newest_picture(drafter: Drafter) -> None:
         Decoder(cloud.address, small, preset="dsd") as decoder,
         RunningEndpoint(decoder) as endpoint,
         camera(drafter) as picture,
-        by_stdio(drafter, "--endpoint", endpoint.url) as agent,
+        tools_here(endpoint.url, drafter) as agent,
     ):
         result = agent.call("describe", question="What is left?")
         assert not result.is_error, text_of(result)
@@ -476,13 +535,13 @@ def test_the_endpoint_describes_the_newest_picture(drafter: Drafter) -> None:
 
 def test_an_endpoint_that_is_not_there_is_told_with_what_starts_it(drafter: Drafter) -> None:
     where = f"http://127.0.0.1:{free_port()}/v1"
-    with camera(drafter), by_stdio(drafter, "--endpoint", where) as agent:
+    with camera(drafter), tools_here(where, drafter) as agent:
         result = agent.call("describe")
         assert result.is_error and "start edge-cloud-spec endpoint" in text_of(result)
 
 
-def test_without_a_robot_each_tool_says_so() -> None:
-    with ros_domain(), by_stdio(None) as agent:
+def test_without_a_robot_each_tool_says_so(silent_url: str) -> None:
+    with ros_domain(), tools_here(silent_url, None) as agent:
         ends = {
             agent.ask("follow_instruction", instruction=BOX): "no robot is there",
             agent.ask("stop"): "NOT CONFIRMED",
@@ -500,66 +559,102 @@ def test_an_instruction_server_that_is_started_again_ends_what_is_followed(
     """The new one knows nothing of the goal, and cancels none."""
     with agent_on(url, "auto", drafter) as agent:
         end = agent.ask("follow_instruction", instruction=BOX)
-        drafter.until(lambda: drafter.heard == [BOX])
-        drafter.turn(BOX)
+        drafter.follows(BOX)
         server.process.kill()
         server.process.wait()
         server.start()
         result = agent.wait(end)
         assert result.is_error and "was started again; stop was published" in text_of(result)
-        drafter.until(drafter.told_to_stop)
+        drafter.is_stopped()
         assert not agent.call("stop").is_error
+
+
+class RobotHere(RobotGraph):
+    """The robot as the tools have it, whose coroutines run in a thread of their own."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(robot_module, "udp_alone", nullcontext)  # nobody kills this process
+            super().__init__()
+        self._loop_thread, self._drafter = LoopThread("robot"), drafter
+        drafter.until(self._client.server_is_ready)
+        # It is heard by the drafter, and by navigator and instruction server in two ways each.
+        drafter.until(lambda: self._instruction.get_subscription_count() == 5)
+
+    def begin(self, work: Any) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop_thread.loop)
+
+    def begin_to_follow(self) -> Future[Any]:
+        async def ignore(feedback: object) -> None:
+            pass
+
+        return self.begin(self.follow(BOX, ignore, lambda: True))
+
+    def ended(self, work: Any) -> Any:
+        future = self.begin(work)
+        self._drafter.until(future.done)
+        return future.result()
+
+
+@pytest.fixture
+def robot(drafter: Drafter) -> Iterator[RobotHere]:
+    robot = RobotHere(drafter)
+    yield robot
+    if not robot._thread._closed:
+        robot.ended(robot.close())
+    robot._loop_thread.close()
+
+
+@contextmanager
+def suspended(process: subprocess.Popen[str]) -> Iterator[None]:
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def test_no_stop_is_confirmed_while_an_instruction_is_on_its_way(
-    url: str, drafter: Drafter, server: InstructionServer
+    robot: RobotHere, drafter: Drafter, server: InstructionServer
 ) -> None:
-    with agent_on(url, "auto", drafter) as agent:
-        found = agent.ask("follow_instruction", instruction=BALL)  # so the server is known
-        drafter.until(lambda: drafter.heard == [BALL])
-        drafter.tell("done", BALL)
-        assert agent.wait(found).structured_content["outcome"] == "found"
-        server.process.send_signal(signal.SIGSTOP)
-        try:
-            end = agent.ask("follow_instruction", instruction=BOX)
-            drafter.spin(0.5)
-            end.cancel()
-            drafter.until(lambda: "stop" in drafter.heard)
-            drafter.spin(GIVE_UP_S + 0.5)
-            result = agent.call("stop")
-        finally:
-            server.process.send_signal(signal.SIGCONT)
-        assert result.is_error and "NOT CONFIRMED" in text_of(result)
-        drafter.until(lambda: BOX in drafter.heard and drafter.heard[-1] == "stop")
-        assert not agent.call("stop").is_error
+    with suspended(server.process):
+        followed = robot.begin_to_follow()
+        drafter.until(lambda: robot._goals)
+        followed.cancel()
+        drafter.until(lambda: "stop" in drafter.heard and not robot._kept)  # it has given up
+        with pytest.raises(UserError, match="NOT CONFIRMED"):
+            robot.ended(robot.stop())
+    drafter.until(lambda: BOX in drafter.heard and drafter.heard[-1] == "stop")
+    robot.ended(robot.stop())
+
+
+def test_a_server_that_answers_no_cancel_has_one_stop_published_in_its_place(
+    robot: RobotHere, drafter: Drafter, server: InstructionServer
+) -> None:
+    """Though the agent is gone, and then the tools end."""
+    followed = robot.begin_to_follow()
+    drafter.until(lambda: BOX in drafter.heard)
+    with suspended(server.process):
+        followed.cancel()
+        robot.ended(robot.close())
+        assert drafter.heard_from(BOX) == [BOX, "stop"]
 
 
 def test_an_instruction_server_that_is_gone_ends_what_is_followed(
-    drafter: Drafter, monkeypatch: pytest.MonkeyPatch
+    robot: RobotHere, drafter: Drafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thread, robot = LoopThread("robot"), RobotGraph()
-
-    async def ignore(feedback: object) -> None:
-        pass
-
-    try:
-        drafter.until(robot._client.server_is_ready)
-        work = robot.follow(BOX, ignore, lambda: True)
-        followed = asyncio.run_coroutine_threadsafe(work, thread.loop)
-        drafter.until(lambda: drafter.heard == [BOX])
-        monkeypatch.setattr(robot._client, "server_is_ready", lambda: False)
-        drafter.until(followed.done)
-        with pytest.raises(UserError, match="the instruction server is gone"):
-            followed.result()
-        drafter.until(drafter.told_to_stop)
-        monkeypatch.undo()
-        robot._closed = True
-        with pytest.raises(UserError, match="this MCP server ends"):
-            thread.run(robot.follow(BOX, ignore, lambda: True))
-        assert drafter.heard.count(BOX) == 1
-    finally:
-        thread.run(robot.close())
-        thread.close()
+    followed = robot.begin_to_follow()
+    drafter.until(lambda: BOX in drafter.heard)
+    monkeypatch.setattr(robot._client, "server_is_ready", lambda: False)
+    drafter.until(followed.done)
+    with pytest.raises(UserError, match="the instruction server is gone"):
+        followed.result()
+    drafter.until(lambda: drafter.state.code is NavCode.TOLD_TO_STOP)
+    monkeypatch.undo()
+    robot._closed = True
+    with pytest.raises(UserError, match="this MCP server ends"):
+        robot.begin_to_follow().result()
+    assert drafter.heard.count(BOX) == 1
 
 
 @pytest.mark.parametrize(

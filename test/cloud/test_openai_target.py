@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import logging
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -114,11 +115,12 @@ def test_a_real_servers_answers_are_those_of_our_own_verifier(served: SimpleName
     questions = sample_questions(3, 8)
     requests = [question.request for question in questions]
     with verifier(served.url, "--api-timeout", "600", model=TARGET) as there:
-        theirs = [there.robot.words(there.decode(request)) for request in requests[:-1]]
+        ends = [there.decode(request) for request in requests[:-1]]
         # The server refuses the fields for a grammar; it is asked again without.
         grammar = SamplingPolicy(grammar=answer_grammar("action", questions[-1].order))
-        last = there.decode(requests[-1], replace(AR, policy=grammar))
-        theirs.append(there.robot.words(last))
+        ends.append(there.decode(requests[-1], replace(AR, policy=grammar)))
+        assert all(end.completed for end in ends), (ends, served.lines)
+        theirs = [there.robot.words(end) for end in ends]
         asked, tokens = spent(there.worker)
     drafter = str(EMBEDDED / "drafter")
     with Cloud(worker_of(*IN_TORCH)) as cloud, Robot(cloud.address, drafter) as robot:
@@ -319,6 +321,28 @@ def test_any_text_arrives_as_it_was_said() -> None:
             assert (said[-1] == END_TOKEN) == (len(text.encode()) < 256)
 
         say()
+
+
+def test_the_first_request_is_not_sent_where_the_models_were_asked_for() -> None:
+    """Where that failed, a real server closed the connection under the request."""
+    heard: list[bytes] = []
+
+    def fail() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.settimeout(30)
+            heard.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n")
+            heard.append(connection.recv(1))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = OpenAiServer(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", "a-model")
+        failing = threading.Thread(target=fail)
+        failing.start()
+        with pytest.raises(Unavailable, match="failed"):
+            server.check()
+        failing.join()
+    assert heard[0].startswith(b"GET /v1/models") and heard[1:] == [b""], "it is closed"
 
 
 def test_a_dead_server_and_a_slow_one_pass_by_and_are_named() -> None:

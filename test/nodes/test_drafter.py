@@ -259,10 +259,10 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         instruction = operator.create_publisher(String, "instruction", RELIABLE)
         stops = [operator.create_publisher(Bool, "e_stop", qos) for qos in (LATCHED, RELIABLE)]
 
-        def hear(begin: str) -> None:
+        def hear(begin: str, meanwhile: Callable[[], object] = lambda: None) -> None:
             operator.until(
                 lambda: lines and str(GoalStatus.read(lines[-1])).startswith(begin),
-                meanwhile=lambda: rclpy.spin_once(node, timeout_sec=0.01),
+                meanwhile=lambda: (meanwhile(), rclpy.spin_once(node, timeout_sec=0.01)),
             )
 
         stops[0].publish(Bool(data=True))  # before the drafter begins, as for one that starts again
@@ -294,6 +294,5 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         instruction.publish(String(data="find the red box"))
         hear("following find the red box")
         lossy = operator.create_publisher(String, "instruction", SENSOR_DATA)
-        operator.until(lossy.get_subscription_count)
-        lossy.publish(String(data="Halt!"))
-        hear(f"stopped {TOLD_TO_STOP}")
+        halt = String(data="Halt!")  # lost until the drafter has found its publisher
+        hear(f"stopped {TOLD_TO_STOP}", meanwhile=lambda: lossy.publish(halt))

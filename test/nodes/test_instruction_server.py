@@ -19,9 +19,10 @@ from std_msgs.msg import Bool, String
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import InstructionStatus, VerifiedTokens
 from edge_cloud_spec.nav import status
-from edge_cloud_spec.nodes.runtime.qos import LATCHED, SENSOR_DATA
+from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
 BOX, BALL = "find the red box", "find the yellow ball"
+ANSWER_TIMEOUT = 2.0  # s
 
 
 class Drafter(Peer):
@@ -76,6 +77,13 @@ class Drafter(Peer):
         self.until(lambda: self.operator.get_subscription_count() == 3)
         self.operator.publish(String(data=text))
 
+    def settle(self) -> None:
+        """Wait until the server has taken what was published so far: before each answer it takes
+        one message of a topic, whose queue holds ten."""
+        for _ in range(RELIABLE.depth):
+            again = {"answer_timeout": ANSWER_TIMEOUT}
+            assert self.set_parameters_of("instruction_server", again) == [""]
+
     def result(self, handle: Any) -> tuple[int, str, str]:
         reply = self.wait_for(handle.get_result_async())
         return reply.status, reply.result.outcome, reply.result.message
@@ -84,7 +92,8 @@ class Drafter(Peer):
 @pytest.fixture(scope="module")
 def server(domain: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "edge_cloud_spec.nodes.instruction_server"]
-    process = subprocess.Popen([*command, "--ros-args", "-p", "answer_timeout:=2.0"])
+    given = ["--ros-args", "-p", f"answer_timeout:={ANSWER_TIMEOUT}"]
+    process = subprocess.Popen([*command, *given])
     yield process
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 0
@@ -216,7 +225,7 @@ def test_an_instruction_from_before_the_drafter_is_up_is_said_again_when_it_is(
     drafter.publish(BALL)
     drafter.publish(BOX)
     drafter.until(lambda: drafter.heard == [BALL, BOX])
-    time.sleep(0.2)
+    drafter.settle()
     start_again(drafter)
     drafter.until(lambda: drafter.heard == [BALL, BOX, BOX])
     start_again(drafter)
@@ -227,8 +236,9 @@ def test_an_instruction_from_before_the_drafter_is_up_is_said_again_when_it_is(
 def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
     not_up(drafter)
     handle = drafter.ask(BOX)
-    time.sleep(2.5)  # more than the answer_timeout
-    drafter.until(lambda: drafter.feedback[-1].words == "the drafter has not started yet")
+    time.sleep(ANSWER_TIMEOUT + 0.5)
+    waits = "the drafter has not started yet"
+    drafter.until(lambda: any(each.words == waits for each in drafter.feedback))
     start_again(drafter)
     drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
     drafter.say("done", BOX)
@@ -260,10 +270,14 @@ def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> Non
         drafter.until(lambda: stop in drafter.heard)
     else:
         lossy = drafter.create_publisher(String, "instruction", SENSOR_DATA)
-        drafter.until(lossy.get_subscription_count)
+        kept = f"{BALL!r} is kept"
+        drafter.until(
+            lambda: any(kept in log.msg for log in logs),  # the server has found this publisher
+            meanwhile=lambda: lossy.publish(String(data=BALL)),
+        )
+        lossy.publish(String(data=BOX))
         lossy.publish(String(data="停下！"))
-        drafter.spin(0.5)
-    drafter.spin(0.2)
+    drafter.settle()
     start_again(drafter)
     drafter.finds(BALL)
     assert drafter.heard.count(BOX) == published

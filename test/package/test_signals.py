@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -42,14 +41,6 @@ sys.settrace(None)
 assert signals > 20
 over.set()
 """
-
-
-@pytest.fixture(autouse=True)
-def signals_are_not_ignored() -> Iterator[None]:
-    """As they are under ``nohup``."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -100,11 +100,11 @@ def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_pat
     for link in links:
         path = folder / link
         assert path.is_dir() or path.stat().st_size > 500, link
-    again = [*COMMAND, "replay", str(folder / "bag"), "--json", str(out)]
-    with Cloud(worker_of()) as cloud:
-        again += ["--cloud", cloud.address]
-        done = subprocess.run(again, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with pytest.MonkeyPatch.context() as patch, Cloud(worker_of()) as cloud:
+        for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+            patch.setenv(name, "")  # put back at the end: the replay's graph has its own
+        again = ["replay", str(folder / "bag"), "--json", str(out), "--cloud", cloud.address]
+        assert main(again) == 0
     rows = json.loads(out.read_text())["rows"]
     assert [row["recorded"] for row in rows] == [row["answer"] for row in figures["rows"]]
     assert all(row["equal"] for row in rows)
