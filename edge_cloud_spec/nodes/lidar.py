@@ -17,6 +17,7 @@ from ..nav.sight import Rays, cloud_of, rays_of_scan
 
 AXES = ("x", "y", "z")
 MORE_THAN_ROUND = 7.0  # rad
+COARSEST_RAD = math.radians(6)  # between two rays: a chair's leg is between them at half a metre
 FLOAT_TYPES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
 
 
@@ -46,7 +47,7 @@ def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: s
     _check_frame(message.header.frame_id, settings.scan_at, base_frame, "scan")
     ranges = np.asarray(message.ranges, np.float64)
     step = message.angle_increment
-    if not 0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND:
+    if not (0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND and abs(step) <= COARSEST_RAD):
         raise ValueError(
             f"{len(ranges)} ranges of the scan, {math.degrees(step):.3g} degrees apart, are no "
             "scan; correct angle_increment in its driver"

@@ -30,9 +30,9 @@ def a_scan(ranges: list[float], frame: str = "base_link") -> LaserScan:
     return message
 
 
-def standing_still(step: float) -> LaserScan:
-    """A scan whose rays all go one way."""
-    message = a_scan([3.0] * 360)
+def apart(step: float, count: int = 360) -> LaserScan:
+    """A scan whose rays are ``step`` (rad) apart."""
+    message = a_scan([3.0] * count)
     message.angle_increment = step
     return message
 
@@ -127,8 +127,9 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
         (a_scan([]), "0 ranges of the scan, 1 degrees apart, are no scan"),
         (a_scan([3.0] * 720), "720 ranges of the scan, 1 degrees apart, are no scan"),
         (a_scan([0.0, 13.0] * 180), "0 of 360 rays"),
-        (standing_still(0.0), "0 degrees apart, are no scan; correct angle_increment"),
-        (standing_still(math.nan), "nan degrees apart"),
+        (apart(0.0), "0 degrees apart, are no scan; correct angle_increment"),
+        (apart(math.nan), "nan degrees apart"),
+        (apart(math.radians(-20), 8), "8 ranges of the scan, -20 degrees apart, are no scan"),
         (a_cloud(np.zeros((400, 3))), "0 of 400 rays tell anything"),
         (a_cloud([(1.0, 0.0, 0.0)], "utlidar_lidar"), "not 'base_link'; obstacles.points_at"),
         (a_cloud([(math.nan, 0.0, 0.0)]), "0 of 1 rays"),
