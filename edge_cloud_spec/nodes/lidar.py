@@ -18,6 +18,8 @@ from ..nav.sight import Rays, cloud_of, rays_of_scan
 AXES = ("x", "y", "z")
 MORE_THAN_ROUND = 7.0  # rad
 COARSEST_RAD = math.radians(6)  # between two rays: a chair's leg is between them at half a metre
+# Frames that stand while the base moves (REP 105; camera_init: of LOAM and its kin).
+STANDING_FRAMES = {"odom", "map", "earth", "world", "camera_init"}
 FLOAT_TYPES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
 
 
@@ -70,6 +72,11 @@ def read_cloud(
 
 def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None:
     expected = mount.frame or base_frame
+    if frame.rpartition("/")[2] in STANDING_FRAMES:
+        raise ValueError(
+            f"its frame is {frame[:80]!r}, which does not move with the base; take the topic that "
+            "its driver publishes in the lidar's own frame"
+        )
     if frame.lstrip("/") != expected.lstrip("/"):
         raise ValueError(
             f"its frame is {frame[:80]!r}, not {expected!r}; obstacles.{source}_at must say what "

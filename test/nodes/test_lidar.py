@@ -122,7 +122,12 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (a_scan([1.0], "odom"), "its frame is 'odom', not 'base_link'; obstacles.scan_at must say"),
+        (a_scan([1.0], "laser"), "its frame is 'laser', not 'base_link'; obstacles.scan_at must"),
+        (a_cloud(WALL, "odom"), "its frame is 'odom', which does not move with the base"),
+        (
+            a_cloud(WALL, "robot1/map"),
+            "take the topic that its driver publishes in the lidar's own",
+        ),
         (a_scan([math.nan] * 9), "0 of 9 rays tell anything from beyond the robot's body"),
         (a_scan([]), "0 ranges of the scan, 1 degrees apart, are no scan"),
         (a_scan([3.0] * 720), "720 ranges of the scan, 1 degrees apart, are no scan"),
