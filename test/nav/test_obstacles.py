@@ -372,7 +372,8 @@ def test_what_is_said_to_be_free_can_be_gone_and_what_is_clear_can_be_done(seed:
     """Closed loop: the same navigator, of whose clearances the words tell."""
     random = np.random.default_rng(seed)
     things = random.uniform(-1.5, 1.5, (random.integers(1, 8), 2))
-    room = Room(*((x, y) for x, y in things if math.hypot(x, y) > 0.6))
+    beside = [(0.62, SEES.side + 0.05)] * (seed % 2)  # of the way, within the margin
+    room = Room(*((x, y) for x, y in things if math.hypot(x, y) > 0.6), *beside)
     space = room.drill.navigator.obstacles.free_space(room.drill.now)
     actions = {"ahead": "move forward small", "behind": "move backward small"}
     actions |= {"left": "turn left small", "right": "turn right small"}
