@@ -88,6 +88,12 @@ def cloud_of(places: NDArray[np.float64], settings: ObstacleSettings) -> tuple[R
     """
     mount = settings.points_at
     far = np.abs(places)
+    absurd = np.count_nonzero(((far > FARTHEST_M) & np.isfinite(far)).any(1))
+    if absurd > len(places) / 2:
+        raise ValueError(
+            f"{absurd} of {len(places)} points are farther than {FARTHEST_M:g} m; does its driver "
+            "say millimetres, or has it another order of bytes (is_bigendian)?"
+        )
     is_return = (far <= FARTHEST_M).all(1) & (far > NO_RETURN_M).any(1)
     points = mount.to_base(places[is_return])
     x, y, z = (points - (mount.x, mount.y, mount.z)).T

@@ -90,11 +90,18 @@ def test_a_constant_without_a_return_and_millimetres_are_no_free_way(
     ranges = np.full(360, says)
     with pytest.raises(ValueError, match=why):
         rays_of_scan(ranges, ANGLES, NEAREST, farthest, BODY)
-    with pytest.raises(ValueError, match="0 of 360 rays tell anything"):
+    with pytest.raises(ValueError, match=r"360 points are farther than 500 m|0 of 360 rays tell"):
         cloud_of(np.stack([ranges, ranges, np.zeros(360)], 1) + 600.0, CLOUD)
     ranges[::2] = 3.0
     sight = LidarSight.of("scan", rays_of_scan(ranges, ANGLES, NEAREST, farthest, BODY), BODY)
     assert len(sight.points) == 180, "what has a return is seen"
+
+
+def test_a_cloud_whose_bytes_have_another_order_is_refused() -> None:
+    places = np.random.default_rng(4).uniform(-4.0, 4.0, (400, 3)).astype("<f4")
+    assert len(cloud_of(places.astype(float), CLOUD)[0]) == 400
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=r"is_bigendian"):
+        cloud_of(places.view(">f4").astype(float), CLOUD)
 
 
 @pytest.mark.parametrize("says", [math.nan, 0.0])
