@@ -41,18 +41,20 @@ class KnownInstructions:
         return f"{', '.join(self.names)} ({asked})"
 
 
-# Letters that people type for each other, and katakana as hiragana; hands and signs that say stop.
+# Letters that people type for each other or that look alike (Cyrillic, Greek), katakana as
+# hiragana; hands and signs that say stop.
 _ALIKE = str.maketrans(
     {
         **dict(zip("ıłøىیکةʼ", "iloييكه ", strict=True)),
+        **dict(zip("аеорсухкмтѕіјοαερκτιχ", "aeopcyxkmtsijoaepktix", strict=True)),
         **{chr(kana): chr(kana - 0x60) for kana in range(0x30A1, 0x30F7)},
         **dict.fromkeys("ーـ", ""),
         **dict.fromkeys("🛑✋🤚🖐⛔🚫⏹⏸", " stop "),
     }
 )
 _LETTER_BY_LETTER = re.compile(
-    r"(?<!\S)([^\s,\u0e00-\uffff])[ ,]+(?=[^\s,\u0e00-\uffff](?!\S))"
-)  # s t o p, S.T.O.P.
+    r"(?<!\S)(([^\s,\u0e00-\uffff])\2*)[ ,]+(?=([^\s,\u0e00-\uffff])\3*(?!\S))"
+)  # s t o p, S.T.O.P., s t ooo p
 # Thai, Lao, Burmese, jamo, Khmer, kana and Han, which many write without blanks.
 _WITHOUT_BLANKS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u9fff]")
 # What is not seen beside the format characters (Cf): fillers, joiners and variation selectors.
@@ -87,14 +89,15 @@ def _words(text: str) -> list[str]:
     """The words of a text as they are compared; a mark that ends a clause is the word ``,``."""
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     kept = []
-    for character in folded.translate(_ALIKE):
+    for character in re.sub(r"(?<=!)1+|1+(?=!)", "", folded).translate(_ALIKE):  # stop!!!1
         kind = unicodedata.category(character)
         if kind[0] in "LN" or kind == "Mc":  # Mc: vowels of India
             kept.append(character)
         elif kind not in ("Mn", "Me", "Cf"):
             kept.append(" , " if kind == "Po" and character not in "'\"" else " ")
     said = _LETTER_BY_LETTER.sub(r"\1", "".join(kept))
-    said = re.sub(r"(\S)\1+", r"\1", _WITHOUT_BLANKS.sub(r" \g<0> ", said))  # stoppp
+    said = re.sub(r"(\S)\1{2,}", r"\1", said)  # stoppp, and where words stand without blanks
+    said = re.sub(r"(\S)\1+", r"\1", _WITHOUT_BLANKS.sub(r" \g<0> ", said))  # stopp
     return re.sub(r"(?<!\S)(\S+?)\1+(?!\S)", r"\1", said).split()  # stopstop
 
 

@@ -30,6 +30,7 @@ class Odometer:
     def __init__(self) -> None:
         self.settings = NavigatorSettings()
         self.track = Track()
+        self._dropped = ""  # why the newest message was dropped, as the end of a sentence
         self._clock = SourceClock("odometry's")
 
     @property
@@ -39,10 +40,10 @@ class Odometer:
 
     def receive(self, event: Odometry, now: float) -> str:
         """Take an odometry message; returns a sentence for the log, usually empty."""
-        if event.pose.problem:
-            return f"odometry that {event.pose.problem} was dropped: look at its source"
-        if not abs(event.age) <= FARTHEST_CLOCK:
-            return "odometry whose stamp is no time was dropped: look at its source"
+        no_time = "" if abs(event.age) <= FARTHEST_CLOCK else "has a stamp that is no time"
+        self._dropped = event.pose.problem or no_time
+        if self._dropped:
+            return f"odometry that {self._dropped} was dropped: look at its source"
         late = min(LONGEST_DELAY_S, max(0.0, event.age + (self._clock.offset or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)
         if self.track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
@@ -65,7 +66,8 @@ class Odometer:
 
     def problem(self, now: float) -> str:
         """Why odometry is missing although it is required; empty if nothing is wrong."""
-        needed = {"off": False, "required": True, "auto": self.track.silence(now) < math.inf}
+        seen = self.track.silence(now) < math.inf or bool(self._dropped)
+        needed = {"off": False, "required": True, "auto": seen}
         is_missed = needed[self.settings.odometry] and not self.locates(now)
         return self.missing(now) if is_missed else ""
 
@@ -74,6 +76,8 @@ class Odometer:
         timeout, why = self.settings.odometry_timeout, ""
         if self.track.hangs(now, timeout):
             why = ": its stamps are 0" if not self.track.last_stamp else ": its stamps do not go on"
+        elif self._dropped:
+            why = f": it {self._dropped}"
         elif self.track.period > timeout:
             why = f": it comes each {self.track.period:.1f} s (odometry_timeout is {timeout:g})"
         return f"odometry is missing{why}"

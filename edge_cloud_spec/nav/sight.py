@@ -30,6 +30,7 @@ LEFT, RIGHT = 1, -1
 BESIDE = {LEFT: ((30, 90), (90, 150)), RIGHT: ((210, 270), (270, 330))}
 SIDE_NAMES = ("ahead", "to its left", "behind", "to its right")
 NO_RETURN_M = 1e-3  # m; nearer points are a driver's word for no return
+FARTHEST_M = 500.0  # m; what is farther is no return of any lidar, but millimetres, or a constant
 BODY_EDGE_M = 0.01  # m from the body's edge beyond which a ray must see to tell something
 SAME_THING_M = 0.1  # m between two points of one thing at most
 
@@ -44,9 +45,9 @@ def rays_of_scan(
     """The rays of a level scan with these ranges [n] (m) and angles [n] in the lidar's frame.
 
     As REP 117 has it, +inf is a free way, -inf something too near to measure: it counts as standing
-    at the body's edge. NaN, zero and what is beyond ``farthest`` tell nothing. Raises ValueError,
-    with a sentence, if the scan sees nothing (some drivers say +inf for a cover, too), or not what
-    stands near the body.
+    at the body's edge. NaN, zero and what is beyond ``farthest`` tell nothing; ``farthest`` itself
+    is some drivers' word for +inf. Raises ValueError, with a sentence, if the scan sees nothing
+    (some drivers say +inf for a cover, too), or not what stands near the body.
     """
     if not 0.0 <= nearest < farthest:
         raise ValueError(
@@ -67,8 +68,9 @@ def rays_of_scan(
         ahead = np.where(x >= 0.0, settings.front - mount.x, settings.rear + mount.x) / np.abs(x)
         aside = np.where(y >= 0.0, settings.side - mount.y, settings.side + mount.y) / np.abs(y)
         edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + BODY_EDGE_M / 2
-    ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
-    far = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
+    free, near = (ranges == np.inf) | (ranges == farthest), ranges == -np.inf
+    ends = (ranges > 0.0) & (ranges < min(farthest, FARTHEST_M))
+    far = np.where(ends, ranges, np.where(free, farthest, 0.0)) * np.hypot(x, y)
     rays = np.stack([np.arctan2(y, x), np.where(near, edge, far), ends | near], 1)
     _telling(rays, len(ranges), mount, settings)
     if not (settings.beyond(ends_of(rays, mount))[ends] > BODY_EDGE_M).any():
@@ -85,7 +87,14 @@ def cloud_of(places: NDArray[np.float64], settings: ObstacleSettings) -> tuple[R
     ValueError, with a sentence, if the cloud sees nothing.
     """
     mount = settings.points_at
-    is_return = np.isfinite(places).all(1) & (np.abs(places) > NO_RETURN_M).any(1)
+    far = np.abs(places)
+    absurd = np.count_nonzero(((far > FARTHEST_M) & np.isfinite(far)).any(1))
+    if absurd > len(places) / 2:
+        raise ValueError(
+            f"{absurd} of {len(places)} points are farther than {FARTHEST_M:g} m; does its driver "
+            "say millimetres, or has it another order of bytes (is_bigendian)?"
+        )
+    is_return = (far <= FARTHEST_M).all(1) & (far > NO_RETURN_M).any(1)
     points = mount.to_base(places[is_return])
     x, y, z = (points - (mount.x, mount.y, mount.z)).T
     plane = plane_of(points, settings)
@@ -105,8 +114,8 @@ def _telling(rays: Rays, count: int, mount: Mount, settings: ObstacleSettings) -
     if tell < max(1.0, TELLING_SHARE * count):
         raise ValueError(
             f"{tell} of {count} rays tell anything from beyond the robot's body; is it covered? "
-            "(A ray that meets nothing must be inf, and the mount right: obstacles.scan_at, "
-            "points_at)"
+            "(A ray that meets nothing must be inf, others in metres, and the mount right: "
+            "obstacles.scan_at, points_at)"
         )
     return rays
 

@@ -17,6 +17,9 @@ from ..nav.sight import Rays, cloud_of, rays_of_scan
 
 AXES = ("x", "y", "z")
 MORE_THAN_ROUND = 7.0  # rad
+COARSEST_RAD = math.radians(6)  # between two rays: a chair's leg is between them at half a metre
+# Frames that stand while the base moves (REP 105; camera_init: of LOAM and its kin).
+STANDING_FRAMES = {"odom", "map", "earth", "world", "camera_init"}
 FLOAT_TYPES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
 
 
@@ -46,7 +49,7 @@ def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: s
     _check_frame(message.header.frame_id, settings.scan_at, base_frame, "scan")
     ranges = np.asarray(message.ranges, np.float64)
     step = message.angle_increment
-    if not 0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND:
+    if not (0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND and abs(step) <= COARSEST_RAD):
         raise ValueError(
             f"{len(ranges)} ranges of the scan, {math.degrees(step):.3g} degrees apart, are no "
             "scan; correct angle_increment in its driver"
@@ -69,6 +72,11 @@ def read_cloud(
 
 def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None:
     expected = mount.frame or base_frame
+    if frame.rpartition("/")[2] in STANDING_FRAMES:
+        raise ValueError(
+            f"its frame is {frame[:80]!r}, which does not move with the base; take the topic that "
+            "its driver publishes in the lidar's own frame"
+        )
     if frame.lstrip("/") != expected.lstrip("/"):
         raise ValueError(
             f"its frame is {frame[:80]!r}, not {expected!r}; obstacles.{source}_at must say what "

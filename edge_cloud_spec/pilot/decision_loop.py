@@ -271,12 +271,9 @@ class DecisionLoop:
 
     def _watch_motion(self, now: float) -> None:
         """Count for how long the robot has been told to move since the picture last changed."""
-        status = self._status
-        moves = status is not None and status.state in ("moving", "ready")
-        follows = status is not None and status.code not in (NavCode.REPLAY, NavCode.STALLED)
-        if moves and follows and (lasted := now - self._watched_at) <= WATCHED_S:
-            self._moved_s += lasted
-        self._watched_at = now
+        status, lasted, self._watched_at = self._status, now - self._watched_at, now
+        if status is not None and status.state in ("moving", "ready") and lasted <= WATCHED_S:
+            self._moved_s += 0.0 if status.code in (NavCode.REPLAY, NavCode.STALLED) else lasted
 
     # Instructions
 

@@ -19,7 +19,7 @@ from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.pose import STILL, Velocity
-from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
 
 BODY = ObstacleSettings(scan="scan")
 AROUND = NavigatorSettings(obstacles=BODY, around=True)
@@ -257,7 +257,7 @@ def test_a_way_around_ends_with_the_lidar_and_with_odometry(lost: str) -> None:
 
 
 def test_only_a_verified_move_forward_of_some_length_goes_around() -> None:
-    settings = replace(AROUND, allow_unverified=True)
+    settings = replace(AROUND, allow_unverified=True, unverified=Unverified(move=0.9))
     short = [(x - 0.55, y) for x, y in CHAIR]
     behind = [(-x, y) for x, y in CHAIR]
     for action, things, verified in (

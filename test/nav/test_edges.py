@@ -62,6 +62,9 @@ def test_who_turns_in_place_or_goes_back_needs_no_floor_ahead() -> None:
     assert {"left", "right"} <= {*done.drill.navigator.status.clear}, "as it says"
     assert "done" in done.act("turn left large") and "done" in done.act("turn right large")
     assert "done" in done.act("move backward small") and not done.fell
+    close = Walk(stairs(0.5), FEW)  # a corner of the body turns to where the edge is
+    close.run(0.5)
+    assert "done" in close.act("turn left large")
 
 
 def test_an_edge_beside_the_way_stops_nobody() -> None:

@@ -206,6 +206,23 @@ def test_only_where_odometry_is_required_nothing_moves_before_it_was_seen(
     assert moves or "odometry is missing" in reports(effects)
 
 
+@pytest.mark.parametrize(
+    ("pose", "age", "why"),
+    [
+        (Pose(math.nan), 0.0, "it is not a number, or no place"),
+        (Pose(yaw=math.nan), 0.0, "it has an orientation that is no unit quaternion"),
+        (Pose(), math.inf, "it has a stamp that is no time"),
+    ],
+)
+def test_odometry_of_which_each_message_is_dropped_is_missing_and_not_unknown(
+    pose: Pose, age: float, why: str
+) -> None:
+    drill = Drill()
+    drill.on(Odometry(pose, 10**9, age))
+    effects = drill.on(words(FORWARD))
+    assert not drives(effects) and f"odometry is missing: {why}" in reports(effects)
+
+
 NS = 1_000_000_000
 EPOCH = 1_700_000_000 * NS  # ROS time at steady 0
 

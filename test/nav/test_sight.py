@@ -74,6 +74,36 @@ def test_a_scan_of_which_next_to_nothing_tells_something_is_refused(says: float)
             rays_of_scan(ranges, ANGLES, NEAREST, FARTHEST, BODY)
 
 
+@pytest.mark.parametrize(
+    ("says", "farthest", "why"),
+    [
+        (math.inf, math.inf, "no ray of the scan meets anything"),
+        (FARTHEST, FARTHEST, "no ray of the scan meets anything"),
+        (3e38, 3e38, "no ray of the scan meets anything"),
+        (1e30, 3e38, "0 of 360 rays tell anything"),
+        (2000.0, 12000.0, "0 of 360 rays tell anything .* in metres"),
+    ],
+)
+def test_a_constant_without_a_return_and_millimetres_are_no_free_way(
+    says: float, farthest: float, why: str
+) -> None:
+    ranges = np.full(360, says)
+    with pytest.raises(ValueError, match=why):
+        rays_of_scan(ranges, ANGLES, NEAREST, farthest, BODY)
+    with pytest.raises(ValueError, match=r"360 points are farther than 500 m|0 of 360 rays tell"):
+        cloud_of(np.stack([ranges, ranges, np.zeros(360)], 1) + 600.0, CLOUD)
+    ranges[::2] = 3.0
+    sight = LidarSight.of("scan", rays_of_scan(ranges, ANGLES, NEAREST, farthest, BODY), BODY)
+    assert len(sight.points) == 180, "what has a return is seen"
+
+
+def test_a_cloud_whose_bytes_have_another_order_is_refused() -> None:
+    places = np.random.default_rng(4).uniform(-4.0, 4.0, (400, 3)).astype("<f4")
+    assert len(cloud_of(places.astype(float), CLOUD)[0]) == 400
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=r"is_bigendian"):
+        cloud_of(places.view(">f4").astype(float), CLOUD)
+
+
 @pytest.mark.parametrize("says", [math.nan, 0.0])
 def test_a_room_in_which_a_third_of_the_rays_is_lost_and_a_field_with_a_tree_are_seen(
     says: float,

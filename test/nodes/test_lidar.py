@@ -30,9 +30,9 @@ def a_scan(ranges: list[float], frame: str = "base_link") -> LaserScan:
     return message
 
 
-def standing_still(step: float) -> LaserScan:
-    """A scan whose rays all go one way."""
-    message = a_scan([3.0] * 360)
+def apart(step: float, count: int = 360) -> LaserScan:
+    """A scan whose rays are ``step`` (rad) apart."""
+    message = a_scan([3.0] * count)
     message.angle_increment = step
     return message
 
@@ -122,13 +122,19 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (a_scan([1.0], "odom"), "its frame is 'odom', not 'base_link'; obstacles.scan_at must say"),
+        (a_scan([1.0], "laser"), "its frame is 'laser', not 'base_link'; obstacles.scan_at must"),
+        (a_cloud(WALL, "odom"), "its frame is 'odom', which does not move with the base"),
+        (
+            a_cloud(WALL, "robot1/map"),
+            "take the topic that its driver publishes in the lidar's own",
+        ),
         (a_scan([math.nan] * 9), "0 of 9 rays tell anything from beyond the robot's body"),
         (a_scan([]), "0 ranges of the scan, 1 degrees apart, are no scan"),
         (a_scan([3.0] * 720), "720 ranges of the scan, 1 degrees apart, are no scan"),
         (a_scan([0.0, 13.0] * 180), "0 of 360 rays"),
-        (standing_still(0.0), "0 degrees apart, are no scan; correct angle_increment"),
-        (standing_still(math.nan), "nan degrees apart"),
+        (apart(0.0), "0 degrees apart, are no scan; correct angle_increment"),
+        (apart(math.nan), "nan degrees apart"),
+        (apart(math.radians(-20), 8), "8 ranges of the scan, -20 degrees apart, are no scan"),
         (a_cloud(np.zeros((400, 3))), "0 of 400 rays tell anything"),
         (a_cloud([(1.0, 0.0, 0.0)], "utlidar_lidar"), "not 'base_link'; obstacles.points_at"),
         (a_cloud([(math.nan, 0.0, 0.0)]), "0 of 1 rays"),

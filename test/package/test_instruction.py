@@ -142,6 +142,24 @@ def test_no_mark_case_blank_or_invisible_character_hides_a_stop(data: st.DataObj
     assert is_stop(unicodedata.normalize(form, before + text + after))
 
 
+# Scripts whose letters look alike, as a keyboard of two layouts or a fake has them.
+LOOK_ALIKE = str.maketrans("aeopcxkmtsijAEOPCXKMTSIJ", "аеорсхкмтѕіјАЕОРСХКМТЅІЈ")
+
+
+@given(st.data())
+def test_no_stretched_letter_slipped_shift_or_letter_that_looks_alike_hides_a_stop(
+    data: st.DataObject,
+) -> None:
+    text = data.draw(st.sampled_from(STOPS))
+    place = data.draw(st.integers(0, len(text) - 1))
+    letter = text[place]
+    if letter.isalpha() and unicodedata.name(letter).split()[0] != "HANGUL":
+        text = text[:place] + letter * data.draw(st.integers(3, 9)) + text[place:]  # stoooop
+    place = data.draw(st.integers(0, len(text)))
+    text = text[:place] + text[place:].translate(LOOK_ALIKE)
+    assert is_stop(text + data.draw(st.sampled_from(["", "!"])) + data.draw(st.text("!1")) + "!")
+
+
 @given(st.sampled_from(STOPS), st.sampled_from(NOUNS), st.booleans())
 def test_a_stop_and_somewhere_to_go_is_an_instruction(text: str, noun: str, first: bool) -> None:
     assert not is_stop(f"{noun} {text}" if first else f"{text} {noun}")

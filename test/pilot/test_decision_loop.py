@@ -443,12 +443,12 @@ def test_why_there_is_no_picture_is_said_and_ends_no_decision_under_way() -> Non
 
 
 @pytest.mark.parametrize("goes_on", [0, 1], ids=["a recording again", "two cameras on one topic"])
-@pytest.mark.parametrize("code", [NavCode.NONE, NavCode.REPLAY])
+@pytest.mark.parametrize("code", [NavCode.NONE, NavCode.REPLAY, NavCode.STALLED])
 def test_pictures_that_come_again_are_noticed_whatever_their_stamps_but_in_a_replay(
     goes_on: int, code: NavCode
 ) -> None:
     """Two frozen cameras on one topic have stamps that go back, as a recording's that is played
-    again; a replay says that it is one."""
+    again; a replay says that it is one. What stalls sees the same."""
     loop = following(NavigatorStatus("moving", "r1", stops=7, code=code))
     for at in range(1, 20):
         frames = (Frame(b"one", 50 + goes_on * at), Frame(b"two", 5 + goes_on * at))
