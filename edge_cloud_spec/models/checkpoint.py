@@ -122,7 +122,7 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
         text = config.get("text_config") or config
         rows = int(text["vocab_size"] if "vocab_size" in text else _ROWS[config["model_type"]])
         image_id = int(config.get("image_token_id", _IMAGE_ID)) if sees else -1
-    if sees and tokenizer.convert_ids_to_tokens(image_id) is None:
+    if sees and not (0 <= image_id < rows and tokenizer.convert_ids_to_tokens(image_id)):
         raise UserError(
             f"the tokenizer in {directory} has no image token {image_id}: "
             "its files belong to another model"

@@ -129,8 +129,8 @@ def _model(
     if others := sorted(report["mismatched_keys"]):
         name, stored, due = others[0]
         raise UserError(
-            f"the weights in {directory} have {name} as {[*stored]}, by config.json it is {[*due]}: "
-            "take both files of the same model"
+            f"the weights in {directory} have {name} as {[*stored]}, by config.json it is "
+            f"{[*due]}: take both files of the same model"
         )
     if names := sorted(report["missing_keys"]):
         raise UserError(
