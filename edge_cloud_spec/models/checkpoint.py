@@ -23,7 +23,9 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
 _POINTER = b"version https://git-lfs"
 _ADAPTER = "adapter_config.json"
-MERGE = "merge it into its model (peft's merge_and_unload), save that, and give its directory"
+MERGE_ADAPTER = (
+    "merge it into its model (peft's merge_and_unload), save that, and give its directory"
+)
 
 # Fields of generation_config.json that change answers but are not applied, and the values that do
 # not. Temperature, top_k, top_p and lengths are a request's own.
@@ -184,8 +186,8 @@ def checkpoint_directory(name: str) -> Path:
 def _without_adapter(directory: Path) -> Path:
     if (directory / _ADAPTER).exists():
         raise UserError(
-            f"{directory} has an adapter ({_ADAPTER}), which is not applied: {MERGE}; if it is "
-            "merged already, remove that file"
+            f"{directory} has an adapter ({_ADAPTER}), which is not applied: {MERGE_ADAPTER}; if it "
+            "is merged already, remove that file"
         )
     return directory
 

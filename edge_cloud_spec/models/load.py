@@ -10,7 +10,7 @@ import torch
 from ..errors import UserError, library_errors
 from . import EMBEDDED, FLATS
 from .checkpoint import (
-    MERGE,
+    MERGE_ADAPTER,
     checkpoint_directory,
     checkpoint_files,
     quiet_libraries,
@@ -145,7 +145,7 @@ def _model(
     if adapters := sorted(name for name in report["unexpected_keys"] if ".lora_" in name):
         raise UserError(
             f"the weights in {directory} have an adapter ({adapters[0]}), which is not applied: "
-            f"{MERGE}"
+            f"{MERGE_ADAPTER}"
         )
     return model.eval().requires_grad_(False)
 
