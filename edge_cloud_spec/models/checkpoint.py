@@ -186,8 +186,8 @@ def checkpoint_directory(name: str) -> Path:
 def _without_adapter(directory: Path) -> Path:
     if (directory / _ADAPTER).exists():
         raise UserError(
-            f"{directory} has an adapter ({_ADAPTER}), which is not applied: {MERGE_ADAPTER}; if it "
-            "is merged already, remove that file"
+            f"{directory} has an adapter ({_ADAPTER}), which is not applied: {MERGE_ADAPTER}; if "
+            "it is merged already, remove that file"
         )
     return directory
 
