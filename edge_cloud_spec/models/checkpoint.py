@@ -21,6 +21,11 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
+_POINTER = b"version https://git-lfs"
+_ADAPTER = "adapter_config.json"
+MERGE_ADAPTER = (
+    "merge it into its model (peft's merge_and_unload), save that, and give its directory"
+)
 
 # Fields of generation_config.json that change answers but are not applied, and the values that do
 # not. Temperature, top_k, top_p and lengths are a request's own.
@@ -111,12 +116,15 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
     )
     if not (directory / "tokenizer.json").is_file():
         raise missing(directory, "tokenizer.json")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (directory / name).is_file():
+            check_fetched(directory / name)
     with library_errors(f"the tokenizer in {directory} cannot be loaded", "fetch its files again"):
         tokenizer = load_tokenizer(directory, config)
         text = config.get("text_config") or config
         rows = int(text["vocab_size"] if "vocab_size" in text else _ROWS[config["model_type"]])
         image_id = int(config.get("image_token_id", _IMAGE_ID)) if sees else -1
-    if sees and tokenizer.convert_ids_to_tokens(image_id) is None:
+    if sees and not (0 <= image_id < rows and tokenizer.convert_ids_to_tokens(image_id)):
         raise UserError(
             f"the tokenizer in {directory} has no image token {image_id}: "
             "its files belong to another model"
@@ -159,7 +167,7 @@ def checkpoint_directory(name: str) -> Path:
     """The local directory of this name, or the Hugging Face hub's cached copy; raises UserError."""
     path = Path(name).expanduser()
     if path.is_dir():
-        return path
+        return _without_adapter(path)
     if path.exists() or not _HUB_NAME.fullmatch(name):
         raise UserError(
             f"{name} is not a model directory: give a directory or a hub name owner/name"
@@ -171,11 +179,34 @@ def checkpoint_directory(name: str) -> Path:
         f"there is no directory {name}, and the hub has not given it",
         "check the name and the network, or download the model and give its directory",
     ):
-        return Path(snapshot_download(name, allow_patterns=list(_FILES)))
+        path = Path(snapshot_download(name, allow_patterns=list(_FILES)))
+    return _without_adapter(path)
+
+
+def _without_adapter(directory: Path) -> Path:
+    if (directory / _ADAPTER).exists():
+        raise UserError(
+            f"{directory} has an adapter ({_ADAPTER}), which is not applied: {MERGE_ADAPTER}; if "
+            "it is merged already, remove that file"
+        )
+    return directory
+
+
+def check_fetched(path: Path) -> Path:
+    """The path; raises UserError if the file is only a pointer to what it should be."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise UserError(f"{path} is a Git LFS pointer: run `git lfs pull` where it was cloned")
+    return path
 
 
 def missing(directory: Path, name: str) -> UserError:
     """The error for a file that is missing."""
+    if name.endswith(".safetensors") and (others := sorted(directory.glob("pytorch_model*.bin"))):
+        return UserError(
+            f"the weights in {directory} are in {others[0].name}, and that format may run code: "
+            "load them with transformers, and give the directory of its save_pretrained"
+        )
     return UserError(
         f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
     )
@@ -184,7 +215,7 @@ def missing(directory: Path, name: str) -> UserError:
 def read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]:
     """The content of a JSON file; empty if it is missing and not ``needed``. Raises UserError."""
     try:
-        content = json.loads((directory / name).read_text(encoding="utf-8"))
+        content = json.loads(check_fetched(directory / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         if needed:
             raise missing(directory, name) from None
@@ -206,7 +237,7 @@ def weight_files(directory: Path) -> list[Path]:
     for name in names:
         if not (directory / name).is_file():
             raise missing(directory, name)
-    return [directory / name for name in names]
+    return [check_fetched(directory / name) for name in names]
 
 
 def weights_digest(directory: Path, weights: Sequence[Path]) -> str:

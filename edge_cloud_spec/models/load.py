@@ -10,6 +10,7 @@ import torch
 from ..errors import UserError, library_errors
 from . import EMBEDDED, FLATS
 from .checkpoint import (
+    MERGE_ADAPTER,
     checkpoint_directory,
     checkpoint_files,
     quiet_libraries,
@@ -119,16 +120,32 @@ def _model(
             "version in requirements/transformers.txt"
         )
     options: dict[str, Any] = {"attn_implementation": "sdpa", "use_safetensors": True}
+    options["ignore_mismatched_sizes"] = True  # refused below, by its name
     if "quantization_config" in config:  # quantization kernels must be loaded on their device
         options["device_map"] = {"": device}
     model, report = kind.from_pretrained(
         directory, dtype=dtype, local_files_only=True, output_loading_info=True, **options
     )
-    if report["missing_keys"]:
-        names = sorted(report["missing_keys"])
+    if others := sorted(report["mismatched_keys"]):
+        name, stored, due = others[0]
+        raise UserError(
+            f"the weights in {directory} have {name} as {[*stored]}, by config.json it is "
+            f"{[*due]}: take both files of the same model"
+        )
+    if names := sorted(report["missing_keys"]):
         raise UserError(
             f"the weights in {directory} lack {len(names)} tensors, {names[0]} first: "
-            "fetch the checkpoint again"
+            + (
+                "set tie_word_embeddings to true in config.json if its head is its embedding, or "
+                if names == ["lm_head.weight"]
+                else ""
+            )
+            + "take them as transformers' save_pretrained writes them"
+        )
+    if adapters := sorted(name for name in report["unexpected_keys"] if ".lora_" in name):
+        raise UserError(
+            f"the weights in {directory} have an adapter ({adapters[0]}), which is not applied: "
+            f"{MERGE_ADAPTER}"
         )
     return model.eval().requires_grad_(False)
 

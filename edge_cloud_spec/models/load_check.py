@@ -105,6 +105,11 @@ class FirstAnswer:
         with library_errors(self._fails, REMEDY):
             session = vlm.open(self._prompt)
             for at, (token, logits, scores) in enumerate(expected):
+                if not logits.std() > 0:  # NaN, too
+                    raise UserError(
+                        f"{self._fails}: its logits are no numbers, or all alike, in transformers, "
+                        "too; fetch or merge its weights again, or take another dtype"
+                    )
                 row = session.logits_after(-1)
                 if not _apart(row, logits) <= tolerance:
                     raise UserError(

@@ -59,9 +59,51 @@ def lose_a_shard(model: Path) -> None:
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def weights(change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], None]:
+    def damage(model: Path) -> None:
+        tensors = load_file(model / "model.safetensors")
+        change(tensors)
+        save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+
+    return damage
+
+
+def every(value: float) -> Callable[[dict[str, np.ndarray]], object]:
+    return lambda tensors: tensors.update({name: t * value for name, t in tensors.items()})
+
+
+def torch_weights(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+
+
+HEAD = "model.language_model.embed_tokens.weight"
+POINTER = "version https://git-lfs.example/spec/v1\noid sha256:0\nsize 9\n"
+
+
 @pytest.mark.parametrize(
     "name, damage, message",
     [
+        *(
+            (name, POINTER, rf"{name} is a Git LFS pointer: run `git lfs pull`")
+            for name in (
+                "config.json",
+                "generation_config.json",
+                "model.safetensors",
+                "tokenizer.json",
+                "tokenizer_config.json",
+                "preprocessor_config.json",
+            )
+        ),
+        ("adapter_config.json", "{}", "has an adapter .*merge_and_unload"),
+        ("", weights(lambda w: w.update({f"{HEAD}.lora_A.default.weight": w[HEAD]})), "an adapter"),
+        (
+            "",
+            weights(lambda w: w.update({HEAD: w[HEAD][:-9]})),
+            r"embed_tokens\S+ as \[\d+, 32\], by",
+        ),
+        ("", weights(every(np.nan)), "no numbers, or all alike, in transformers, too; fetch or"),
+        ("", weights(every(0.0)), "no numbers, or all alike"),
+        ("", torch_weights, r"in pytorch_model\.bin, and that format may run code: load them"),
         *(
             (name, Path.unlink, rf"{name} is missing .* copy it")
             for name in (

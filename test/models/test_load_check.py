@@ -120,6 +120,14 @@ REFUSED: dict[str, tuple[str, Edit, str]] = {
         sets("generation_config.json", eos_token_id=["<|im_end|>"]),
         "eos_token_id .* give token ids",
     ),
+    **{
+        f"image token {index}": (
+            "qwen3_vl",
+            sets("config.json", image_token_id=index),
+            f"no image token {index}: its files belong to another",
+        )
+        for index in (-200, 10**6, 10**12)
+    },
     "beams": ("qwen3_vl", sets("generation_config.json", num_beams=2), "--generation-config none"),
 }
 

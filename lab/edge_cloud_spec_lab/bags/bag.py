@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -17,10 +18,11 @@ from edge_cloud_spec.nodes.drafting.camera import TYPES as CAMERAS
 from edge_cloud_spec.observe.bag_writer import PACKAGE, types
 from edge_cloud_spec.share import read_yaml
 
-from .storage import MAX_BLOCK, ZSTD, Topic, inflated, open_storage, refusing
+from .storage import MAX_BLOCK, ZSTD, Storage, Topic, inflated, open_storage, refusing
 
 MAX_MESSAGE = 1 << 23  # bytes of a message that is no picture: each may become an object
 MAX_ARRAY = 4096  # elements of an array of fixed length, which cost without a byte
+Messages = Iterator[tuple[int, str, Any]]
 STORED = (".mcap", ".db3", ".mcap.zstd", ".db3.zstd", ".bag")
 
 
@@ -35,23 +37,53 @@ class Bag:
         for file in _files(path):
             with refusing(file):
                 self._storages.append((file, open_storage(file)))
-        self.topics = {
-            topic.name: topic.kind
+        self._kinds = {
+            topic[:2]: None
             for _, storage in self._storages
             for number, topic in storage.topics.items()
             if storage.counts[number]
         }
+        # Of a topic's types the one that can be read.
+        self.topics = dict(sorted(self._kinds, key=lambda each: each[1] in types().fielddefs))
 
-    def read(self, topics: Mapping[str, str]) -> Iterator[tuple[int, str, Any]]:
-        """(ns, name, message) of these topics, full names by name, in order of time."""
+    def read(self, topics: Mapping[str, str]) -> Messages:
+        """(ns, name, message) of these topics, full names by name, in order of time.
+
+        Raises UserError, also for a topic that has messages of two types.
+        """
         known, there = types().fielddefs, self.topics
         names = {(full, there[full]): n for n, full in topics.items() if there.get(full) in known}
-        for file, storage in self._storages:
+        for full, kind in self._kinds:
+            if full in topics.values() and kind in known and kind != there[full]:
+                raise UserError(
+                    f"the bag has {kind} and {there[full]} on {full}: give it as two bags, or "
+                    "name another topic"
+                )
+
+        def messages(file: Path, storage: Storage) -> Messages:
             wanted = {n: topic for n, topic in storage.topics.items() if topic[:2] in names}
             with refusing(file):
                 for number, stamp, data in storage.messages(wanted):
                     topic = wanted[number]
                     yield stamp, names[topic[:2]], _message(topic, data)
+
+        yield from _in_order([(each[1].first, messages(*each)) for each in self._storages])
+
+
+def _in_order(files: list[tuple[float, Messages]]) -> Messages:
+    """The messages of files in order of time, each file from the time of its first one on, so that
+    not all are read at once."""
+    running: list[tuple[int, int, str, Any, Messages]] = []
+    waiting = sorted(enumerate(files), key=lambda each: -each[1][0])
+    while waiting or running:
+        if waiting and not (running and running[0][0] < waiting[-1][1][0]):
+            number, (_, messages) = waiting.pop()
+        else:
+            stamp, number, name, message, messages = heapq.heappop(running)
+            yield stamp, name, message
+        if (following := next(messages, None)) is not None:
+            stamp, name, message = following
+            heapq.heappush(running, (stamp, number, name, message, messages))
 
 
 def _files(bag: Path) -> list[Path]:

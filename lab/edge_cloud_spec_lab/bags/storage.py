@@ -68,7 +68,7 @@ def refusing(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from None
 
 
-def open_storage(path: Path) -> McapStorage | SqliteStorage:
+def open_storage(path: Path) -> Storage:
     """The messages of a file, whose first bytes say what it is. Raises what ``refusing`` takes."""
     if not path.is_file():
         raise ValueError(f"it is {NO_BAG}")
@@ -113,7 +113,8 @@ def inflated(stored: bytes | memoryview, most: int, compression: str = "zstd") -
 
 
 class McapStorage:
-    """An MCAP file. ``topics`` by number; ``counts``: messages by the topic's number."""
+    """An MCAP file. ``topics`` by number; ``counts``: messages by the topic's number; ``first``:
+    when the first was logged, ns."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -127,8 +128,8 @@ class McapStorage:
                 f"disk was full: {RECOVER}"
             )
         self._types: dict[int, tuple[str, str]] = {}  # name and definition
+        self._channels: dict[int, tuple[str, str, int]] = {}  # name, encoding, and number of type
         self._runs: list[tuple[float, int, int]] = []  # first time, where it begins, and ends
-        self.topics: dict[int, Topic] = {}
         self.counts: Counter[int] = Counter()
         for kind, at, stop in _records(self._data, len(MCAP), end):
             first, begin = math.inf, at - RECORD_HEAD.size
@@ -140,7 +141,7 @@ class McapStorage:
                     first = min(first, stamp)
                 elif inner in (SCHEMA_RECORD, CHANNEL_RECORD):
                     self._define(inner, bytes(content))
-            if left < 0 or max(len(self._types), len(self.topics)) > MAX_TOPICS:
+            if left < 0 or max(len(self._types), len(self._channels)) > MAX_TOPICS:
                 raise ValueError(
                     f"it has over {MAX_TOPICS} topics, or inflates to too much: {DECOMPRESS}"
                 )
@@ -152,6 +153,11 @@ class McapStorage:
             if self._runs and kind != CHUNK_RECORD and stop - self._runs[-1][1] < RUN_BYTES:
                 first, begin = min(first, self._runs[-1][0]), self._runs.pop()[1]
             self._runs.append((first, begin, stop))
+        self.first = min((first for first, _, _ in self._runs), default=math.inf)
+        self.topics = {  # once all is read: some writers name the type of a topic behind it
+            number: _topic(name, encoding, *self._types.get(of, ("", "")))
+            for number, (name, encoding, of) in self._channels.items()
+        }
 
     def _define(self, kind: int, content: bytes) -> None:
         number, schema = struct.unpack_from("<HH", content)
@@ -160,7 +166,7 @@ class McapStorage:
             self._types[number] = name, definition if encoding == "ros2msg" else ""
         else:
             name, encoding = _texts(content, 4, 2)
-            self.topics[number] = _topic(name, encoding, *self._types.get(schema, ("", "")))
+            self._channels[number] = name, encoding, schema
 
     def messages(self, wanted: Collection[int]) -> Iterator[tuple[int, int, bytes]]:
         """Number of topic, time (ns) and content of these topics' messages, in order of time."""
@@ -247,7 +253,7 @@ PLAIN = re.compile(
 
 
 class SqliteStorage:
-    """An sqlite3 file, with ``topics`` and ``counts`` as of ``McapStorage``."""
+    """An sqlite3 file, with ``topics``, ``counts`` and ``first`` as of ``McapStorage``."""
 
     def __init__(self, path: Path, mode: str = "?mode=ro&immutable=1") -> None:
         self._database = sqlite3.connect(path.absolute().as_uri() + mode, uri=True)
@@ -265,6 +271,8 @@ class SqliteStorage:
         self.counts = Counter(
             dict(read("SELECT topic_id, count(*) FROM messages GROUP BY topic_id"))
         )
+        ((first,),) = read("SELECT min(CAST(timestamp AS INTEGER)) FROM messages")
+        self.first: float = math.inf if first is None else first
 
     def messages(self, wanted: Collection[int]) -> Iterator[tuple[int, int, bytes]]:
         """As those of ``McapStorage``."""
@@ -274,3 +282,6 @@ class SqliteStorage:
             "ORDER BY timestamp, rowid",
             [*wanted],
         )
+
+
+Storage = McapStorage | SqliteStorage

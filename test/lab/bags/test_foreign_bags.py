@@ -157,6 +157,35 @@ def test_the_parts_of_a_split_bag_are_read_in_their_order_and_a_missing_one_is_n
         read(bag)
 
 
+def test_files_side_by_side_are_read_in_order_of_time(tmp_path: Path) -> None:
+    """As of a recorder for each sensor, whose messages were read one file behind the other."""
+    bag = tmp_path / "bag"
+    bag.mkdir()
+    for at in range(3):
+        whole_mcap(bag / f"bag_{at}.mcap", range(at, len(TEXTS), 3), "zstd")
+    database = write(tmp_path / "later", StoragePlugin.SQLITE3) / "later.db3"
+    database.rename(bag / "later.db3")
+    assert read(bag) == [each for each in WHOLE for _ in range(2)]
+
+
+def test_a_topic_of_two_types_is_refused_where_it_is_wanted(tmp_path: Path) -> None:
+    """Before, all messages of one of them were missing without a word."""
+    other = channel(2, 2, "/instruction") + message(bytes(5), 3, 2)
+    foreign = schema(2, "my/msg/Order", "ros2msg", b"") + other
+    assert read(write_mcap(tmp_path / "x.mcap", NAME + message(CDR[0], 1) + foreign)) == WHOLE[:1]
+    known = schema(2, KINDS["e_stop"], "ros2msg", b"") + other
+    file = write_mcap(tmp_path / "bag.mcap", NAME + message(CDR[0], 1) + known)
+    with pytest.raises(UserError, match=r"std_msgs/msg/String and std_msgs/msg/Bool on /instr"):
+        read(file)
+    assert list(Bag(file).read({"": "/another"})) == []
+
+
+def test_a_type_may_stand_behind_its_topic(tmp_path: Path) -> None:
+    records = channel(1, 1, "/instruction") + chunk(message(CDR[0], 1))
+    late = schema(1, KINDS["instruction"], "ros2msg", b"string data\n")
+    assert read(write_mcap(tmp_path / "bag.mcap", records + late)) == WHOLE[:1]
+
+
 KILLED = """
 import os, sqlite3, sys
 path, mode, commits = sys.argv[1:]
