@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
+import os
 import select
 import signal
 import socket
@@ -15,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -24,8 +26,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fuzz import Broken
-from fuzz.endpoint import Echo, ask
+from fuzz import Broken, clients
+from fuzz.endpoint import Echo, ask, read_alone
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
@@ -514,11 +516,34 @@ def test_mutated_requests_are_answered_or_refused_and_harm_nobody(
 ) -> None:
     counts = Counter[str]()
     with RunningEndpoint(slow.decoder, decodes=Echo) as endpoint:
-        ask(endpoint, Random(1), 600, counts)
-        assert counts["400"] > 300 and counts["200"] > 20
+        ask(endpoint, Random(1), 6_000, counts, sent=10)
+        assert counts["400"] > 200 and counts["200"] > 20
+        assert counts["read alone: 400"] > 2_000 and counts["read alone: 200"] > 200
         monkeypatch.setitem(server.READERS, CHAT, lambda *_: {}["a mistake"])
         with pytest.raises(Broken, match="500"):
             ask(endpoint, Random(1), 600, counts)
+    with pytest.raises(Broken, match="a mistake"):
+        read_alone(CHAT, b"{}")
+
+
+def test_clients_that_vanish_at_every_stage_leave_nothing(slow: Slow) -> None:
+    slow.link.set_delay(2.0)
+    with RunningEndpoint(slow.decoder, queue=8) as endpoint:
+        counts = clients.vanish(endpoint, slow.decoder, 30, seed=1)
+        assert all(counts[f"gone {stage}"] for stage in clients.STAGES)
+        assert counts["decode aborted"] and counts["decode length"] >= 3
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_memory_that_grows_over_many_requests_is_seen(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch, grows: bool
+) -> None:
+    sizes = (size * grows * clients.SPARE_KIB // 4 for size in itertools.count())
+    monkeypatch.setattr(clients, "_resident", lambda _: next(sizes))
+    told: list[str] = []
+    with pytest.raises(Broken, match="memory has grown") if grows else nullcontext():
+        clients.watch(slow.endpoint.url, os.getpid(), 24, Random(1), told.append)
+    assert len(told) == clients.SAMPLES
 
 
 # Who may ask, and how much
