@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,7 +38,9 @@ from edge_cloud_spec_lab.harness.endpoint import EndpointProcess
 STAGES = ("head", "body", "queue", "words", "questions", "answer")
 TOKENS, AT_ONCE, QUEUE, BATCH = 40, 4, 16, 25
 LINK = LinkProfile(2.0)  # slow enough for clients to go between words
+DIFFERENT = 100  # requests whose memory is watched
 SAMPLES, SPARE_KIB = 8, 4 * 1024  # of memory; what may come after the third
+READERS = (os.cpu_count() or 1) + 4  # threads that asyncio may keep for the readers of bodies
 PROPER = asked("hello")
 QUESTIONS = {
     "model": MODEL,
@@ -84,7 +87,7 @@ def vanish(endpoint: RunningEndpoint, decoder: Decoder, count: int, seed: int) -
                 raise Broken(f"after {begin + BATCH} clients a proper request got {answer}")
     decoder.runner.run = run  # type: ignore[method-assign]
     held = _held()
-    if held[0] > before[0] + AT_ONCE or held[1] > before[1] + 2:
+    if held[0] > before[0] + READERS or held[1] > before[1] + 2:
         raise Broken(f"threads and files were {before}, and are {held}")
     return counts
 
@@ -137,7 +140,7 @@ def memory(count: int, seed: int) -> Counter[str]:
         Cloud(Worker(target, target.spec(TOKENS))) as cloud,
         EndpointProcess("--cloud", cloud.address, *options) as endpoint,
     ):
-        return watch(endpoint.url, endpoint.pid, count, Random(seed), print)
+        return watch(endpoint.url, endpoint.pid, count, Random(seed), partial(print, flush=True))
 
 
 def watch(
@@ -145,9 +148,11 @@ def watch(
 ) -> Counter[str]:
     """So many requests; the memory of the process, KiB, by their number. Raises Broken."""
     where, found = urlsplit(url), Counter[str]()
+    # The same ones again, so that what is kept of prompts and pictures is soon all there.
+    requests = [_request(random) for _ in range(DIFFERENT)]
     connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=60)
     for number in range(1, count + 1):
-        path, body = _request(random)
+        path, body = random.choice(requests)
         connection.request("POST", path, body, HEADERS)
         response = connection.getresponse()
         told = response.read()

@@ -202,7 +202,10 @@ def _chats(
                 said, fault, accepted = ask(chat, random)
                 done[form].append((said == own, fault, accepted))
                 if said != own:
-                    print(f"  {rule}, chat {number}, {form}, {fault}: {said!r} is not {own!r}")
+                    print(
+                        f"  {rule}, chat {number}, {form}, {fault}: {said!r} is not {own!r}",
+                        flush=True,
+                    )
             for form, results in done.items():
                 if results:
                     yield _chats_row(form, rule, results)
