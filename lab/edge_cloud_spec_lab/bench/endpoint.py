@@ -127,7 +127,9 @@ COLUMNS = {
     "up_bytes": "bytes up",
     "down_bytes": "bytes down",
     "request_ms": "ms a request",
+    "request_quartiles": "quartiles",
     "token_ms": "ms a token",
+    "token_quartiles": "quartiles",
     "decoder_ms": "Decoder alone ms",
     "decoder_events": "its pieces",
     "events": "events",
@@ -340,18 +342,22 @@ def _timed(client: Any, link: Proxy, request: Request, _: SamplingPolicy) -> Tim
 
 def _speed_row(rtt_ms: float, preset: str, timings: Sequence[Timing]) -> Row:
     speeds = [each.tokens / each.whole for each in timings]
-    low, _, high = statistics.quantiles(speeds, n=4) if len(speeds) > 1 else speeds * 3
+    low, middle, high = _quartiles(speeds)
     return {
         "part": "speed",
         "rtt_ms": rtt_ms,
         "preset": preset,
         "chats": len(timings),
         "first_ms": 1e3 * statistics.median(each.first for each in timings),
-        "tokens_per_s": statistics.median(speeds),
+        "tokens_per_s": middle,
         "quartiles": f"{low:.1f} to {high:.1f}",
         "up_bytes": round(statistics.mean(each.up for each in timings)),
         "down_bytes": round(statistics.mean(each.down for each in timings)),
     }
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    return statistics.quantiles(values, n=4) if len(values) > 1 else [*values] * 3
 
 
 # What it costs
@@ -406,13 +412,17 @@ def _overhead_rows(
             (long - short) / (LONG - SHORT)
             for long, short in zip(added[LONG], added[SHORT], strict=True)
         ]
+        low, middle, high = _quartiles(added[SHORT])
+        token_low, token_middle, token_high = _quartiles(by_token)
         yield {
             "part": "overhead",
             "form": form,
             "client": way,
             "chats": len(by_token),
-            "request_ms": 1e3 * statistics.median(added[SHORT]),
-            "token_ms": 1e3 * statistics.median(by_token),
+            "request_ms": 1e3 * middle,
+            "request_quartiles": f"{1e3 * low:.2f} to {1e3 * high:.2f}",
+            "token_ms": 1e3 * token_middle,
+            "token_quartiles": f"{1e3 * token_low:.3f} to {1e3 * token_high:.3f}",
             "decoder_ms": 1e3 * statistics.median(found["decoder", LONG]),
             "decoder_events": statistics.mean(events["decoder", LONG]),
             "events": statistics.mean(events[way, LONG]),
