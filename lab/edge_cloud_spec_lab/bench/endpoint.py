@@ -68,7 +68,7 @@ FAULTS = ("cut", "out", "silent", "moved")
 FAULTY = 0.5  # share of the chats with a fault
 FIRST_PIECES = 6  # of an answer, of which a fault comes before or behind one
 TEMPERATURE = 0.8
-SHORT, LONG = 8, 136  # tokens of the answers whose times tell the overhead
+SHORT_ANSWER, LONG_ANSWER = 8, 136  # tokens of the answers whose times tell the overhead
 OVERHEAD_FORMS = ("text", "1 picture")
 SCHEMA = {
     "type": "object",
@@ -97,7 +97,7 @@ FORMS: dict[str, dict[str, Any]] = {
     },
 }
 PICTURES = {"1 picture": 1, "3 pictures": 3}
-VIEWS = 24  # different pictures
+DIFFERENT_VIEWS = 24  # different pictures
 
 OPTIONS: Options = {
     "--chats": {
@@ -168,8 +168,10 @@ class Chat:
 
 
 def _chat(data: int, number: int, form: str, **options: Any) -> Chat:
-    views, shown = sample_questions(data, VIEWS), PICTURES.get(form, 0)
-    parts: list[Part] = [Picture.of(views[(number + place) % VIEWS].jpeg) for place in range(shown)]
+    views, shown = sample_questions(data, DIFFERENT_VIEWS), PICTURES.get(form, 0)
+    parts: list[Part] = [
+        Picture.of(views[(number + place) % DIFFERENT_VIEWS].jpeg) for place in range(shown)
+    ]
     parts.append(f"chat {data} {number}: which way to the box?")
     request = Request((Message(USER, tuple(parts)),))
     return Chat(request, chat_of(request, **FORMS[form], **options))
@@ -368,7 +370,13 @@ Way = tuple[str, int]  # who asks, and for how many tokens
 def _overheads(args: argparse.Namespace, target: Path, drafter: Path) -> Iterator[Row]:
     """Answers of a target that ends none by itself, by the cloud alone: many events, and hardly any
     model."""
-    options = [*verifier_options(str(target), ""), "--dialect", ANY, "--max-tokens", str(LONG)]
+    options = [
+        *verifier_options(str(target), ""),
+        "--dialect",
+        ANY,
+        "--max-tokens",
+        str(LONG_ANSWER),
+    ]
     with (
         VerifierProcess(options) as cloud,
         Decoder(cloud.address, str(drafter), preset=BASELINE_PRESET) as decoder,
@@ -378,7 +386,7 @@ def _overheads(args: argparse.Namespace, target: Path, drafter: Path) -> Iterato
     ):
         ways = {
             (way, size): partial(decode, size)
-            for size in (SHORT, LONG)
+            for size in (SHORT_ANSWER, LONG_ANSWER)
             for way, decode in (
                 ("decoder", partial(_direct, decoder)),
                 ("endpoint", partial(_asked, end)),
@@ -406,13 +414,13 @@ def _overhead_rows(
     for way in ("endpoint", "sdk"):
         added = {
             size: [a - b for a, b in zip(found[way, size], found["decoder", size], strict=True)]
-            for size in (SHORT, LONG)
+            for size in (SHORT_ANSWER, LONG_ANSWER)
         }
         by_token = [
-            (long - short) / (LONG - SHORT)
-            for long, short in zip(added[LONG], added[SHORT], strict=True)
+            (long - short) / (LONG_ANSWER - SHORT_ANSWER)
+            for long, short in zip(added[LONG_ANSWER], added[SHORT_ANSWER], strict=True)
         ]
-        low, middle, high = _quartiles(added[SHORT])
+        low, middle, high = _quartiles(added[SHORT_ANSWER])
         token_low, token_middle, token_high = _quartiles(by_token)
         yield {
             "part": "overhead",
@@ -423,9 +431,9 @@ def _overhead_rows(
             "request_quartiles": f"{1e3 * low:.2f} to {1e3 * high:.2f}",
             "token_ms": 1e3 * token_middle,
             "token_quartiles": f"{1e3 * token_low:.3f} to {1e3 * token_high:.3f}",
-            "decoder_ms": 1e3 * statistics.median(found["decoder", LONG]),
-            "decoder_events": statistics.mean(events["decoder", LONG]),
-            "events": statistics.mean(events[way, LONG]),
+            "decoder_ms": 1e3 * statistics.median(found["decoder", LONG_ANSWER]),
+            "decoder_events": statistics.mean(events["decoder", LONG_ANSWER]),
+            "events": statistics.mean(events[way, LONG_ANSWER]),
         }
 
 

@@ -37,7 +37,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "EndpointProcess", endpoint_here)
     monkeypatch.setattr(suite, "FAULTY", 1.0)
     monkeypatch.setattr(suite, "FIRST_PIECES", 2)
-    monkeypatch.setattr(suite, "LONG", 12)
+    monkeypatch.setattr(suite, "LONG_ANSWER", 12)
     monkeypatch.setattr(suite, "OVERHEAD_FORMS", ("text",))
 
 
