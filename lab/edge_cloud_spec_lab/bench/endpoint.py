@@ -4,7 +4,7 @@ Part ``chats``: whether an answer is what transformers' ``generate`` says, while
 gone, is silent, or leads to another verifier in the middle of answers. Part ``speed``: time to the
 first word and tokens/s of the preset, beside the cloud generating alone for the same client over
 the same link. Part ``overhead``: what the endpoint adds to ``Decoder``, in turn, per request and
-per token.
+per token: in time, and in CPU time of the process, which a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -130,6 +131,8 @@ COLUMNS = {
     "request_quartiles": "quartiles",
     "token_ms": "ms a token",
     "token_quartiles": "quartiles",
+    "request_cpu_ms": "CPU ms a request",
+    "token_cpu_ms": "CPU ms a token",
     "decoder_ms": "Decoder alone ms",
     "decoder_events": "its pieces",
     "events": "events",
@@ -396,20 +399,32 @@ def _overheads(args: argparse.Namespace, target: Path, drafter: Path) -> Iterato
         for form in OVERHEAD_FORMS:
             found: dict[Way, list[float]] = {way: [] for way in ways}
             events: dict[Way, list[int]] = {way: [] for way in ways}
+            busy: dict[Way, float] = dict.fromkeys(ways, 0.0)
             for number in range(args.pairs + 1):
                 for place, (way, decode) in enumerate(ways.items()):
                     request = _chat(args.seed, number, form).request
                     unread = Message(USER, (*request.messages[0].parts, f" {place}"))
-                    begun = time.perf_counter()
+                    pid = os.getpid() if way[0] == "decoder" else end.pid
+                    before, begun = _cpu_s(pid), time.perf_counter()
                     pieces = decode(replace(request, messages=(unread,)))
                     if number:  # the first is a warm-up
                         found[way].append(time.perf_counter() - begun)
                         events[way].append(pieces)
-            yield from _overhead_rows(form, found, events)
+                        busy[way] += (_cpu_s(pid) - before) / args.pairs
+            yield from _overhead_rows(form, found, events, busy)
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of a process so far, in ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _overhead_rows(
-    form: str, found: Mapping[Way, Sequence[float]], events: Mapping[Way, Sequence[int]]
+    form: str,
+    found: Mapping[Way, Sequence[float]],
+    events: Mapping[Way, Sequence[int]],
+    busy: Mapping[Way, float],
 ) -> Iterator[Row]:
     for way in ("endpoint", "sdk"):
         added = {
@@ -420,6 +435,7 @@ def _overhead_rows(
             (long - short) / (LONG_ANSWER - SHORT_ANSWER)
             for long, short in zip(added[LONG_ANSWER], added[SHORT_ANSWER], strict=True)
         ]
+        short, long = (busy[way, n] - busy["decoder", n] for n in (SHORT_ANSWER, LONG_ANSWER))
         low, middle, high = _quartiles(added[SHORT_ANSWER])
         token_low, token_middle, token_high = _quartiles(by_token)
         yield {
@@ -431,6 +447,8 @@ def _overhead_rows(
             "request_quartiles": f"{1e3 * low:.2f} to {1e3 * high:.2f}",
             "token_ms": 1e3 * token_middle,
             "token_quartiles": f"{1e3 * token_low:.3f} to {1e3 * token_high:.3f}",
+            "request_cpu_ms": 1e3 * short,
+            "token_cpu_ms": 1e3 * (long - short) / (LONG_ANSWER - SHORT_ANSWER),
             "decoder_ms": 1e3 * statistics.median(found["decoder", LONG_ANSWER]),
             "decoder_events": statistics.mean(events["decoder", LONG_ANSWER]),
             "events": statistics.mean(events[way, LONG_ANSWER]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ def endpoint_here(*options: str) -> Iterator[RunningEndpoint]:
         Decoder(given["--cloud"], drafter, preset=preset) as decoder,
         RunningEndpoint(decoder) as endpoint,
     ):
+        endpoint.pid = os.getpid()  # type: ignore[attr-defined]
         yield endpoint
 
 
