@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -70,6 +69,7 @@ FAULTY = 0.5  # share of the chats with a fault
 FIRST_PIECES = 6  # of an answer, of which a fault comes before or behind one
 TEMPERATURE = 0.8
 SHORT_ANSWER, LONG_ANSWER = 8, 136  # tokens of the answers whose times tell the overhead
+SIZES = SHORT_ANSWER, LONG_ANSWER
 OVERHEAD_FORMS = ("text", "1 picture")
 SCHEMA = {
     "type": "object",
@@ -389,7 +389,7 @@ def _overheads(args: argparse.Namespace, target: Path, drafter: Path) -> Iterato
     ):
         ways = {
             (way, size): partial(decode, size)
-            for size in (SHORT_ANSWER, LONG_ANSWER)
+            for size in SIZES
             for way, decode in (
                 ("decoder", partial(_direct, decoder)),
                 ("endpoint", partial(_asked, end)),
@@ -404,20 +404,27 @@ def _overheads(args: argparse.Namespace, target: Path, drafter: Path) -> Iterato
                 for place, (way, decode) in enumerate(ways.items()):
                     request = _chat(args.seed, number, form).request
                     unread = Message(USER, (*request.messages[0].parts, f" {place}"))
-                    pid = os.getpid() if way[0] == "decoder" else end.pid
-                    before, begun = _cpu_s(pid), time.perf_counter()
+                    # This process's own, where a decode's thread has ended by then.
+                    cpu = time.process_time if way[0] == "decoder" else partial(_cpu_s, end.pid)
+                    before, begun = cpu(), time.perf_counter()
                     pieces = decode(replace(request, messages=(unread,)))
                     if number:  # the first is a warm-up
                         found[way].append(time.perf_counter() - begun)
                         events[way].append(pieces)
-                        busy[way] += (_cpu_s(pid) - before) / args.pairs
+                        busy[way] += (cpu() - before) / args.pairs
             yield from _overhead_rows(form, found, events, busy)
 
 
 def _cpu_s(pid: int) -> float:
-    """CPU time of a process so far, in ticks of 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time of the threads that a process has, s."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def _line(short: float, long: float) -> tuple[float, float]:
+    """What is added to each answer, and to each of its tokens, by what is added to two."""
+    by_token = (long - short) / (LONG_ANSWER - SHORT_ANSWER)
+    return short - SHORT_ANSWER * by_token, by_token
 
 
 def _overhead_rows(
@@ -427,16 +434,16 @@ def _overhead_rows(
     busy: Mapping[Way, float],
 ) -> Iterator[Row]:
     for way in ("endpoint", "sdk"):
-        added = {
-            size: [a - b for a, b in zip(found[way, size], found["decoder", size], strict=True)]
-            for size in (SHORT_ANSWER, LONG_ANSWER)
-        }
-        by_token = [
-            (long - short) / (LONG_ANSWER - SHORT_ANSWER)
-            for long, short in zip(added[LONG_ANSWER], added[SHORT_ANSWER], strict=True)
-        ]
-        short, long = (busy[way, n] - busy["decoder", n] for n in (SHORT_ANSWER, LONG_ANSWER))
-        low, middle, high = _quartiles(added[SHORT_ANSWER])
+        pairs = zip(*(found[who, size] for size in SIZES for who in (way, "decoder")), strict=True)
+        by_request, by_token = zip(
+            *(
+                _line(short - own_short, long - own_long)
+                for short, own_short, long, own_long in pairs
+            ),
+            strict=True,
+        )
+        request_cpu, token_cpu = _line(*(busy[way, n] - busy["decoder", n] for n in SIZES))
+        low, middle, high = _quartiles(by_request)
         token_low, token_middle, token_high = _quartiles(by_token)
         yield {
             "part": "overhead",
@@ -447,8 +454,8 @@ def _overhead_rows(
             "request_quartiles": f"{1e3 * low:.2f} to {1e3 * high:.2f}",
             "token_ms": 1e3 * token_middle,
             "token_quartiles": f"{1e3 * token_low:.3f} to {1e3 * token_high:.3f}",
-            "request_cpu_ms": 1e3 * short,
-            "token_cpu_ms": 1e3 * (long - short) / (LONG_ANSWER - SHORT_ANSWER),
+            "request_cpu_ms": 1e3 * request_cpu,
+            "token_cpu_ms": 1e3 * token_cpu,
             "decoder_ms": 1e3 * statistics.median(found["decoder", LONG_ANSWER]),
             "decoder_events": statistics.mean(events["decoder", LONG_ANSWER]),
             "events": statistics.mean(events[way, LONG_ANSWER]),

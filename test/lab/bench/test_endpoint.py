@@ -38,8 +38,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "VerifierProcess", lambda options: Cloud(worker_of(*options)))
     monkeypatch.setattr(suite, "EndpointProcess", endpoint_here)
     monkeypatch.setattr(suite, "FAULTY", 1.0)
+    monkeypatch.setattr(suite, "FAULTS", ("cut", "moved"))  # nobody waits for these
     monkeypatch.setattr(suite, "FIRST_PIECES", 2)
     monkeypatch.setattr(suite, "LONG_ANSWER", 12)
+    monkeypatch.setattr(suite, "SIZES", (suite.SHORT_ANSWER, 12))
     monkeypatch.setattr(suite, "OVERHEAD_FORMS", ("text",))
 
 
