@@ -91,7 +91,9 @@ fuzz: setup
 	PYTHONPATH=test $(BIN)/python -m fuzz navigator --count 1000000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz decoder --count 100000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz dialects --count 10000 $(ARGS)
-	PYTHONPATH=test $(BIN)/python -m fuzz endpoint --count 100000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz endpoint --count 1000000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz clients --count 500 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz memory --count 2000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz signals --count 100 $(ARGS)
 
 lint: setup

@@ -322,9 +322,10 @@ class Rounds:
         drawn = None if request is None else request.drawn
         error = verdict_error(answer, verdict, tokens)
         error = error or self._resampler.error(verdict, drawn, answer.vocabulary)
-        error = error or log_probs_error(self._opening, verdict, tokens or ())
         if tokens is None or error:
             return self.close(Code.BAD_VERDICT, f"{error}; the cloud's version may differ")
+        if error := log_probs_error(self._opening, verdict, tokens):
+            return self.close(Code.UNSUPPORTED, f"{error}; the cloud's version may differ")
         if answer.digest.extend(tokens).short != verdict.leads_to:
             return self._on_divergence(now)
         self._trigger(Trigger.OTHER_VERIFIED if verdict.generated else Trigger.DRAFT_VERIFIED)

@@ -287,16 +287,8 @@ def _listed_answer(question: Question, chances: Chances) -> dict[str, Any]:
 
 
 def read_systemone(data: bytes, models: Sequence[str]) -> Decisions:
-    """The request in the body of a ``POST /v1/systemone``; raises ApiError, of status 422 as other
-    servers of this form."""
-    try:
-        return _systemone(json_of(data), models)
-    except ApiError as error:
-        error.status = 422 if error.status == 400 else error.status
-        raise
-
-
-def _systemone(body: Mapping[str, Any], models: Sequence[str]) -> Decisions:
+    """The request in the body of a ``POST /v1/systemone``; raises ApiError."""
+    body = json_of(data)
     _check_fields(body, ("model", "state", "questions", "assets"))
     model, state = check_model(body, models), _content(body.get("state"), "state")
     if len(state) > MOST_TEXT:  # each question repeats it

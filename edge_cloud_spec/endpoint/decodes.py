@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from ..decoding.mean import Mean
@@ -18,6 +20,7 @@ from ..edge.picture_decoder import Decoder
 from ..edge.runner import OUT_OF_REACH, Outcome, decode_text, ids_per_token, score
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
+from ..models.tokenizer import TextStream
 from ..presets import load_preset
 from ..request import Request
 from ..wire.messages import ANSWER, CUT, END, NONE, Code
@@ -65,6 +68,30 @@ class Scores:
     verified: bool = True
 
 
+class TokenLogProbs:
+    """The log probabilities of a growing answer's tokens, in the API's form. Each is told with the
+    words that its token begins, so that none is of a token behind a stop text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer, self._text = tokenizer, TextStream(tokenizer)
+        self._held = deque[tuple[int, dict[str, Any]]]()  # where its text begins
+
+    def add(self, emit: Emit) -> None:
+        """Hold those of these tokens, but for tokens without a text, such as end tokens."""
+        for token, log_prob in zip(emit.tokens, emit.log_probs, strict=False):  # none, or all
+            text, begin = self._tokenizer.decode([token], skip_special_tokens=True), self._text.text
+            whole = list(text.encode()) if "\N{REPLACEMENT CHARACTER}" not in text else None
+            each = {"token": text, "logprob": max(log_prob, LEAST_LOG_PROB), "bytes": whole}
+            self._text.add((token,))
+            if text:
+                self._held.append((len(begin), {**each, "top_logprobs": []}))
+
+    def told(self, end: float) -> tuple[dict[str, Any], ...]:
+        """Those that begin before this place of the text, and were not told yet."""
+        count = sum(begin < end for begin, _ in self._held)
+        return tuple(self._held.popleft()[1] for _ in range(count))
+
+
 class Decodes:
     """A decoder for many clients; belongs to one asyncio loop."""
 
@@ -106,18 +133,21 @@ class Decodes:
             raise Unserved("tools are not supported with --drafter bytes", "tools")
         await self._take_turn()
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Piece | None]()
-        inbox, kept = Inbox(), 0
+        inbox, kept, said = Inbox(), 0, 0
+        log_probs = TokenLogProbs(self._decoder.runner.draft_model.tokenizer)
         stops = (FirstCall if chat.one_call else StopTexts)(chat.stops)
         verified = True
 
         def on_text(emit: Emit, more: str, answer: str, reason: str) -> None:
-            nonlocal kept
+            nonlocal kept, said
             if not stops.found:
                 kept = emit.position + len(emit.tokens)
-                words = Piece(
-                    stops.add(more, ended=bool(reason)), emit.verified, self._logprobs(emit)
-                )
-                loop.call_soon_threadsafe(arrived.put_nowait, words)
+                words = stops.add(more, ended=bool(reason))
+                said += len(words)
+                log_probs.add(emit)
+                told = log_probs.told(inf if reason and not stops.found else said)
+                piece = Piece(words, emit.verified, told)
+                loop.call_soon_threadsafe(arrived.put_nowait, piece)
                 if stops.found:
                     inbox.put(Cut())
 
@@ -165,15 +195,20 @@ class Decodes:
         The first request goes ahead, so that the verifier has read what the others begin with.
         """
         await self._take_turn()
-        inboxes, wanted, errors = [Inbox() for _ in requests], True, list[ApiError]()
+        inboxes, wanted = [Inbox() for _ in requests], True
+        errors, later = list[ApiError](), list[int]()
         runner, connect = self._decoder.runner, self._decoder.client.connect
         timeout = self._decoder.settings.reply_timeout
 
-        def ask(at: int) -> tuple[float, ...]:
+        def ask(at: int, *, alone: bool = False) -> tuple[float, ...]:
+            inbox = inboxes[at] = Inbox()
             if errors or not wanted:
                 return ()
             nonce = secrets.randbits(64)
-            outcome, told = score(runner, requests[at], timeout, nonce, connect, inboxes[at])
+            outcome, told = score(runner, requests[at], timeout, nonce, connect, inbox)
+            if outcome.reason == Code.OVERLOADED and not alone:
+                later.append(at)
+                return ()
             try:
                 self._check(outcome, 0, {"the candidates": "questions"})
             except ApiError as error:
@@ -182,9 +217,11 @@ class Decodes:
 
         def decode() -> Scores:
             started = runner.clock()
-            told = [ask(0)]
+            told = [ask(0, alone=True)]
             with ThreadPoolExecutor(REQUESTS_AT_ONCE, "score") as others:
                 told += others.map(ask, range(1, len(requests)))
+            for at in later:  # there was no room for several
+                told[at] = ask(at, alone=True)
             verified = not errors
             if self._alone is not None and errors and errors[0].code in OUT_OF_REACH:
                 with suppress(UserError):  # of a drafter that has no logits, it stays an error
@@ -207,17 +244,6 @@ class Decodes:
             wanted = False
             for inbox in inboxes:
                 inbox.put(Abort("nobody reads it"))
-
-    def _logprobs(self, emit: Emit) -> tuple[dict[str, Any], ...]:
-        """The log probabilities of these tokens, in the API's form; not of those without a text,
-        such as end tokens."""
-        tokenizer, told = self._decoder.runner.draft_model.tokenizer, []
-        for token, log_prob in zip(emit.tokens, emit.log_probs, strict=False):  # none, or all
-            text = tokenizer.decode([token], skip_special_tokens=True)
-            whole = list(text.encode()) if "\N{REPLACEMENT CHARACTER}" not in text else None
-            each = {"token": text, "logprob": max(log_prob, LEAST_LOG_PROB), "bytes": whole}
-            told += [{**each, "top_logprobs": []}] if text else []
-        return tuple(told)
 
     def _request_of(self, chat: ChatRequest) -> Request:
         """The request in plain messages; raises Unserved."""

@@ -66,7 +66,7 @@ FIELDS = (
         "logprobs",
         HONOURED,
         "of the answer's tokens; by the target's raw logits, of temperature 1, before penalties, "
-        "grammar and `top_p`. Some may be of tokens after a text of `stop`. Not with tools",
+        "grammar and `top_p`. Not with tools",
     ),
     Field("user", WITHOUT_EFFECT, "nothing is kept of who asks"),
     Field("metadata", WITHOUT_EFFECT, "nothing is stored"),

@@ -89,7 +89,12 @@ class ChatApp:
         self._check_access(headers)
         path, method = scope["path"].rstrip("/"), scope["method"]
         if path in READERS and method == "POST":
-            await self._ask(path, headers, receive, answer)
+            try:
+                await self._ask(path, headers, receive, answer)
+            except ApiError as error:
+                if path == SYSTEMONE and error.status == 400:
+                    error.status = 422  # as other servers of this form
+                raise
         elif path == MODELS and method == "GET":
             await answer.send({"object": "list", "data": list(map(self._model, self._models))})
         elif path.startswith(f"{MODELS}/") and method == "GET":

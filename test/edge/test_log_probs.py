@@ -28,7 +28,7 @@ from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.prompt import text_tokens
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Message, Picture, Request
-from edge_cloud_spec.wire.messages import ANSWER, Open
+from edge_cloud_spec.wire.messages import ANSWER, Code, Open
 
 CLOSE = 1e-4  # of a log probability
 # One begins with another, and they have other numbers of tokens.
@@ -145,7 +145,7 @@ def test_a_verifier_that_tells_none_is_named_in_a_sentence(
 
     monkeypatch.setattr(engine, "decode_client", older)
     outcome, told = decoded(served, FORMS[served.family])
-    assert not outcome.completed and not told
+    assert outcome.reason == Code.UNSUPPORTED and not told
     said = "the cloud does not tell log probabilities; the cloud's version may differ"
     assert outcome.text == said
     with pytest.raises(UserError, match=said):

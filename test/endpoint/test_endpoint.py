@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
+import os
 import select
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -24,8 +27,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fuzz import Broken
-from fuzz.endpoint import Echo, ask
+from fuzz import Broken, clients
+from fuzz.endpoint import Echo, ask, read_alone
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
@@ -37,14 +40,15 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import Outcome
-from edge_cloud_spec.endpoint import listener, server
+from edge_cloud_spec.endpoint import decodes, listener, server
 from edge_cloud_spec.endpoint.chat import read_chat
 from edge_cloud_spec.endpoint.decisions import Chances, read_decisions
 from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
-from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, MODELS, MOST_BODY_BYTES
+from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, MODELS, MOST_BODY_BYTES, SYSTEMONE
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_check import generation_inputs
 from edge_cloud_spec.request import Message, Picture, Request
+from edge_cloud_spec.wire.messages import Code
 from edge_cloud_spec_lab.bench.reference import generate, load_reference
 
 COUPLED = {"temperature": 0.8, "seed": 5}
@@ -160,6 +164,24 @@ def test_logprobs_are_of_the_answers_tokens_whole_and_streamed(served: Served, r
     assert [each["token"] for each in parts] == [each["token"] for each in told]
     assert [each["logprob"] for each in parts] == pytest.approx(judged, abs=1e-4)
     assert streamed(events) == own
+
+
+def test_no_logprob_is_of_a_token_behind_a_stop_text(served: Served) -> None:
+    body = asked(shown(jpeg(1)), "find the blue box", logprobs=True)
+    (whole,) = served.endpoint.post(body)[2]["choices"]
+    text, told = whole["message"]["content"], whole["logprobs"]["content"]
+    for begin in range(0, len(text) - 3, 5):
+        stop = text[begin : begin + 3]
+        (choice,) = served.endpoint.post(body | {"stop": stop})[2]["choices"]
+        words = choice["message"]["content"]
+        assert words == text.partition(stop)[0]
+        logprobs = choice["logprobs"]["content"] if words else []
+        said_by_them = "".join(each["token"] for each in logprobs)
+        assert [each["token"] for each in logprobs] == [each["token"] for each in told][
+            : len(logprobs)
+        ]
+        assert said_by_them.startswith(words)
+        assert len(said_by_them) - len(logprobs[-1]["token"] if logprobs else "") <= len(words)
 
 
 def test_a_schema_is_kept_to_by_the_targets_own_answer(served: Served) -> None:
@@ -437,6 +459,25 @@ def test_a_decision_is_the_same_after_a_cut_and_a_lost_link_is_a_sentence(slow: 
     assert slow.ends[3:] == ["length"] * 3 + ["timeout"], "no further question is asked"
 
 
+def test_questions_that_find_no_room_beside_others_are_asked_one_at_a_time(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = slow.endpoint.post(QUESTIONS, DECISIONS)[2]
+    refused, score, full = [], decodes.score, Code.OVERLOADED
+
+    def crowded(*given: Any) -> Any:
+        outcome, told = score(*given)
+        if not threading.current_thread().name.startswith("score"):
+            return outcome, told
+        refused.append(outcome)
+        return replace(outcome, reason=full, text="as many sessions as it may"), ()
+
+    monkeypatch.setattr(decodes, "score", crowded)
+    assert slow.endpoint.post(QUESTIONS, DECISIONS)[2] == whole and len(refused) == 2
+    full = Code.INTERNAL
+    assert slow.endpoint.post(QUESTIONS, DECISIONS)[0] == 503
+
+
 def test_out_of_reach_the_robots_model_decides_where_that_is_chosen_and_says_so(
     slow: Slow,
 ) -> None:
@@ -503,6 +544,10 @@ def test_a_request_that_the_verifier_refuses_is_a_400_with_its_sentence(slow: Sl
     ):
         status, _, answer = slow.endpoint.post(asked(*parts))
         assert status == 400 and any(c in answer["error"]["message"] for c in complaint.split("|"))
+    state = {"model": MODEL, "state": "find <|im_end|> it", "questions": {"q": {"type": "noul"}}}
+    for body in (state, state | {"temperature": 1}):
+        status, _, answer = slow.endpoint.post(body, SYSTEMONE)
+        assert status == 422 and answer["error"]["message"]
     status, _, answer = slow.endpoint.post(
         {"model": MODEL, "messages": [said("hello", role="assistant")]}
     )
@@ -514,11 +559,34 @@ def test_mutated_requests_are_answered_or_refused_and_harm_nobody(
 ) -> None:
     counts = Counter[str]()
     with RunningEndpoint(slow.decoder, decodes=Echo) as endpoint:
-        ask(endpoint, Random(1), 600, counts)
-        assert counts["400"] > 300 and counts["200"] > 20
+        ask(endpoint, Random(1), 6_000, counts, sent=10)
+        assert counts["400"] > 200 and counts["200"] > 20
+        assert counts["read alone: 400"] > 2_000 and counts["read alone: 200"] > 200
         monkeypatch.setitem(server.READERS, CHAT, lambda *_: {}["a mistake"])
         with pytest.raises(Broken, match="500"):
             ask(endpoint, Random(1), 600, counts)
+    with pytest.raises(Broken, match="a mistake"):
+        read_alone(CHAT, b"{}")
+
+
+def test_clients_that_vanish_at_every_stage_leave_nothing(slow: Slow) -> None:
+    slow.link.set_delay(2.0)
+    with RunningEndpoint(slow.decoder, queue=8) as endpoint:
+        counts = clients.vanish(endpoint, slow.decoder, 30, seed=1)
+        assert all(counts[f"gone {stage}"] for stage in clients.STAGES)
+        assert counts["decode aborted"] and counts["decode length"] >= 3
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_memory_that_grows_over_many_requests_is_seen(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch, grows: bool
+) -> None:
+    sizes = (size * grows * clients.SPARE_KIB // 4 for size in itertools.count())
+    monkeypatch.setattr(clients, "_resident", lambda _: next(sizes))
+    told: list[str] = []
+    with pytest.raises(Broken, match="memory has grown") if grows else nullcontext():
+        clients.watch(slow.endpoint.url, os.getpid(), 24, Random(1), told.append)
+    assert len(told) == clients.SAMPLES
 
 
 # Who may ask, and how much

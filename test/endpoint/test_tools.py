@@ -29,40 +29,8 @@ from edge_cloud_spec.endpoint.chat import ChatRequest, read_chat
 from edge_cloud_spec.endpoint.tools import FirstCall, ToolCall, ToolCalls, plain_messages, renderer
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Request
+from edge_cloud_spec_lab.harness.random_checkpoint import TOOLS_TEMPLATE
 
-# In the form of Qwen's and Hermes' templates: results are the user's, neighbours one message.
-TEMPLATE = """
-{%- macro said(content) -%}
-{%- if content is string -%}{{ content }}{%- else -%}{%- for part in content -%}
-{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>{%- else -%}
-{{- part.text }}{%- endif -%}{%- endfor -%}{%- endif -%}
-{%- endmacro -%}
-{%- if tools -%}
-{{- '<|im_start|>system\\n' }}
-{%- if messages[0].role == 'system' -%}{{- said(messages[0].content) + '\\n\\n' }}{%- endif -%}
-{{- 'Functions:\\n<tools>' }}
-{%- for tool in tools -%}{{- '\\n' + tool | tojson }}{%- endfor -%}
-{{- '\\n</tools>\\nCall one by <tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>' }}
-{{- '<|im_end|>\\n' }}
-{%- endif -%}
-{%- for message in messages -%}
-{%- if message.role == 'tool' -%}
-{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}
-{{- '<|im_start|>user' }}{%- endif -%}
-{{- '\\n<tool_response>\\n' + said(message.content) + '\\n</tool_response>' }}
-{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}{{- '<|im_end|>\\n' }}{%- endif -%}
-{%- elif not (tools and loop.first and message.role == 'system') -%}
-{{- '<|im_start|>' + message.role + '\\n' + said(message.content or '') }}
-{%- for call in message.tool_calls or [] -%}
-{{- '\\n' if message.content or not loop.first }}
-{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-{{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}
-{%- endfor -%}
-{{- '<|im_end|>\\n' }}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' }}{%- endif -%}
-"""
 TOKENS = 120
 
 
@@ -121,7 +89,7 @@ class Served:
     directory: Path
 
     def plain(self, asked: ChatRequest) -> Request:
-        render = renderer(self.target.tokenizer, TEMPLATE)
+        render = renderer(self.target.tokenizer, TOOLS_TEMPLATE)
         return Request(plain_messages(asked.request.messages, asked.tools, render))
 
     def own(self, body: dict[str, Any], policy: SamplingPolicy = GREEDY) -> str:
@@ -133,7 +101,7 @@ class Served:
 
 def with_template(directory: Path, seed: int, vocabulary: int = 0) -> Path:
     shutil.copytree(checkpoint("qwen3_vl", seed, vocabulary), directory)
-    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    (directory / "chat_template.jinja").write_text(TOOLS_TEMPLATE)
     return directory
 
 
@@ -218,7 +186,7 @@ def test_without_a_choice_of_tools_they_are_not_in_the_prompt(served: Served) ->
     assert offered["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
 
 
-IGNORES = TEMPLATE.replace("if tools", "if false").replace("(tools and", "(false and")
+IGNORES = TOOLS_TEMPLATE.replace("if tools", "if false").replace("(tools and", "(false and")
 IN_THE_QUESTION = "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ tools }};{% endfor %}"
 BREAKS = "{{ messages[9].content.x }}"
 

@@ -1,5 +1,6 @@
 """So much random input to a verifier, a robot, a navigator, a decoder, the readers of answers, an
-endpoint, or so many bursts of signals to nodes.
+endpoint; so many of its clients that vanish, or requests over which its memory is watched; or so
+many bursts of signals to nodes.
 
 PYTHONPATH=test .venv/bin/python -m fuzz navigator --count 1000000 --seed 0
 """
@@ -10,7 +11,7 @@ import argparse
 import sys
 import warnings
 
-from fuzz import Broken, decoder, dialects, endpoint, navigator, robot, signals, verifier
+from fuzz import Broken, clients, decoder, dialects, endpoint, navigator, robot, signals, verifier
 
 FUZZERS = {
     "verifier": verifier.run,
@@ -19,6 +20,8 @@ FUZZERS = {
     "decoder": decoder.run,
     "dialects": dialects.run_all,
     "endpoint": endpoint.run,
+    "clients": clients.vanishing,
+    "memory": clients.memory,
     "signals": signals.run,
 }
 
@@ -28,7 +31,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("what", choices=FUZZERS)
     parser.add_argument(
-        "--count", type=int, default=100_000, help="frames, events, answers, requests or bursts"
+        "--count",
+        type=int,
+        default=100_000,
+        help="frames, events, answers, requests or bursts",
     )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()

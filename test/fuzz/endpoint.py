@@ -1,6 +1,8 @@
 """Mutated requests to a real endpoint: none gets a traceback or another's answer, and memory stays.
 
-Every ``REAL``th that can be read is decoded with a real verifier; for the others one says ``ECHO``.
+Every ``SENT``th goes through a socket, the others to the endpoint's readers alone. Of those that
+were sent and can be read every ``REAL``th is decoded with a real verifier; for the others one says
+``ECHO``.
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ from helpers.endpoint import HEADERS, MODEL, RunningEndpoint, asked, said, shown
 
 from edge_cloud_spec import Decoder
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.endpoint import server
+from edge_cloud_spec.endpoint.api_error import ApiError
 from edge_cloud_spec.endpoint.chat import ChatRequest
+from edge_cloud_spec.endpoint.decisions import Decisions
 from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece, Scores
 from edge_cloud_spec.endpoint.fields import FIELDS
 from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, SYSTEMONE
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Request
 
-ECHO, TOKENS, REAL, RAW, PROBE = "echo", 2, 64, 50, 500
+ECHO, TOKENS, REAL, SENT, RAW, PROBE = "echo", 2, 64, 16, 50, 500
 SPARE_BYTES = 24 * 2**20  # that memory may grow by after two fifths of the requests
 STATUSES = {200, 400, 403, 404, 405, 413, 415, 422}
 PROPER = asked("hello")
@@ -157,7 +162,7 @@ def run(count: int, seed: int) -> Counter[str]:
             Decoder(cloud.address, str(checkpoint("qwen3_vl", 2, 384))) as decoder,
             RunningEndpoint(decoder, decodes=Echo) as endpoint,
         ):
-            ask(endpoint, random, count, counts)
+            ask(endpoint, random, count, counts, SENT)
     finally:
         logging.getLogger().removeHandler(alarm)
     if alarm.buffer:
@@ -165,21 +170,27 @@ def run(count: int, seed: int) -> Counter[str]:
     return counts
 
 
-def ask(endpoint: RunningEndpoint, random: Random, count: int, counts: Counter[str]) -> None:
-    """So many mutated requests to this endpoint; counts what came of them. Raises Broken."""
+def ask(
+    endpoint: RunningEndpoint, random: Random, count: int, counts: Counter[str], sent: int = 1
+) -> None:
+    """So many mutated requests, every ``sent``th to this endpoint; counts what came of them. Raises
+    Broken."""
     connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
     own, before = _probe(endpoint, ""), 0
     for number in range(count):
         path, data = random.choice(SEEDS)
-        if number % 3:
+        if random.random() < 2 / 3:
             data = mutated(random, data)
         else:
             data = json.dumps(odd(random, json.loads(data))).encode()
-        if number % RAW == 0:
+        through, is_sent = number // sent, number % sent == 0
+        if not is_sent:
+            counts[f"read alone: {read_alone(path, data)}"] += 1
+        elif through % RAW == 0:
             counts[_raw(endpoint, random, path, data)] += 1
         else:
             counts[_ask(connection, path, data)] += 1
-        if number % PROBE == 0:
+        if is_sent and through % PROBE == 0:
             _probe(endpoint, own)
         if before == 0 and number >= 2 * count / 5:
             before = _resident()
@@ -187,6 +198,29 @@ def ask(endpoint: RunningEndpoint, random: Random, count: int, counts: Counter[s
     counts["grown KiB"] = (_resident() - before) // 1024
     if counts["grown KiB"] * 1024 > SPARE_BYTES:
         raise Broken(f"memory has grown by {counts['grown KiB']} KiB")
+
+
+def read_alone(path: str, data: bytes) -> str:
+    """What a mutated body is without a server: a request, or an error in the API's form. Raises
+    Broken."""
+    try:
+        asked = server.READERS[path](data, (MODEL,))
+        if isinstance(asked, Decisions):
+            scores = [(-1.0,) * len(each.request.candidates) for each in asked.questions]
+            json.dumps(asked.answer(scores)).encode()
+    except ApiError as error:
+        _check_error(error.status, error.body, data)
+        return str(error.status)
+    except Exception as error:
+        raise Broken(f"{error!r}, after {data[:300]!r}") from error
+    return "200"
+
+
+def _check_error(status: int, told: Any, data: bytes) -> None:
+    if status not in STATUSES:
+        raise Broken(f"{status} {told!r:.300}, after {data[:300]!r}")
+    if status != 200 and not 10 < len(told["error"]["message"]) < 1000:
+        raise Broken(f"an error that says too little or too much: {told!r:.300}")
 
 
 def _ask(connection: http.client.HTTPConnection, path: str, data: bytes) -> str:
@@ -197,10 +231,7 @@ def _ask(connection: http.client.HTTPConnection, path: str, data: bytes) -> str:
         told = response.read()
     except (OSError, http.client.HTTPException) as error:
         raise Broken(f"{error!r}, after {data[:300]!r}") from error
-    if response.status not in STATUSES:
-        raise Broken(f"{response.status} {told[:300]!r}, after {data[:300]!r}")
-    if response.status != 200 and not 10 < len(json.loads(told)["error"]["message"]) < 1000:
-        raise Broken(f"an error that says too little or too much: {told[:300]!r}")
+    _check_error(response.status, told if response.status == 200 else json.loads(told), data)
     return str(response.status)
 
 

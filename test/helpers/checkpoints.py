@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import shutil
 import tempfile
 from collections import deque
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from edge_cloud_spec.request import Request
 from edge_cloud_spec_lab.harness.random_checkpoint import (
     CheckpointShape,
     make_checkpoint,
+    make_shallow,
 )
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
@@ -54,14 +54,7 @@ def text_pair(directory: Path, family: str) -> tuple[Path, Path]:
     that is right now and then."""
     shape = CheckpointShape(layers=4)
     target = make_checkpoint(directory / "target", family, shape, text={"initializer_range": 0.15})
-    drafter = Path(shutil.copytree(target, directory / "drafter"))
-    model = transformers.AutoModelForCausalLM.from_pretrained(target)
-    model.model.layers = model.model.layers[:-1]
-    model.config.num_hidden_layers = len(model.model.layers)
-    if getattr(model.config, "layer_types", None):
-        model.config.layer_types = model.config.layer_types[:-1]
-    model.save_pretrained(drafter)
-    return target, drafter
+    return target, make_shallow(target, directory / "drafter")
 
 
 @functools.cache

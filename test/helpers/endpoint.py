@@ -15,8 +15,8 @@ from edge_cloud_spec.endpoint.listener import listen, make_server, tls_context
 from edge_cloud_spec.endpoint.server import CHAT, ChatApp
 from edge_cloud_spec.endpoint.upstream import Upstream
 from edge_cloud_spec.loop_thread import LoopThread
+from edge_cloud_spec_lab.harness.endpoint import MODEL
 
-MODEL = "edge-cloud-spec"
 HEADERS = {"content-type": "application/json"}
 
 
@@ -39,7 +39,7 @@ class RunningEndpoint(ExitStack):
         self.port: int = listening.getsockname()[1]
         self.url = f"http{'s' * any(tls)}://127.0.0.1:{self.port}/v1"
         self.decodes = decodes(decoder, queue, when_lost)
-        app = ChatApp(self.decodes, (MODEL,), lambda: keys, timeout_s, upstream)
+        self.app = app = ChatApp(self.decodes, (MODEL,), lambda: keys, timeout_s, upstream)
         self.server = make_server(app, tls_context(*tls))
         thread = LoopThread("endpoint")
         self.callback(thread.close)

@@ -19,6 +19,7 @@ __all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes 
 # What each suite measures, by the name of its module or folder (see __init__.py).
 SUITES = {
     "ablations": "what early exits and looked-up drafts give, and what they cost",
+    "endpoint": "chats by the robot's API over links that break; first words, and what it costs",
     "equality": "token by token against the target alone, computed by transformers itself",
     "failover": "replicas of a fleet on Ray killed and drained: how soon robots decode again",
     "faults": "faults put into the running system: what moves, how fast it stands and goes on",

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from edge_cloud_spec.decoding.grammar import Grammar
 from edge_cloud_spec.decoding.noise import gumbel
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.models.checkpoint import read_json
@@ -33,6 +34,18 @@ class CropVocabulary(LogitsProcessor):  # type: ignore[misc] # untyped here
         return scores
 
 
+class GrammarMask(LogitsProcessor):  # type: ignore[misc] # untyped here
+    """Excludes every token that the grammar does not allow; batch of one."""
+
+    def __init__(self, grammar: Grammar, prompt_length: int) -> None:
+        self._grammar, self._start = grammar, prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        allowed = self._grammar.allowed(input_ids[0, self._start :].tolist())
+        scores[:, : len(allowed)][:, ~torch.from_numpy(np.asarray(allowed))] = -torch.inf
+        return scores
+
+
 class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
     """Turns greedy search into sampling with the coupled rule's noise; batch of one."""
 
@@ -49,11 +62,18 @@ class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
 
 
 def generate(
-    model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, **options: Any
+    model: Any,
+    prompt: Prompt,
+    spec: PromptSpec,
+    policy: SamplingPolicy,
+    grammar: Grammar | None = None,
+    **options: Any,
 ) -> tuple[int, ...]:
     """The answer's tokens by transformers' ``generate``; greedy, or coupled above temperature 0."""
-    noise = GumbelMax(policy, spec.vocabulary, len(prompt.input_ids))
-    processors = [noise] if policy.temperature > 0 else []
+    length = len(prompt.input_ids)
+    processors: list[Any] = [] if grammar is None else [GrammarMask(grammar, length)]
+    if policy.temperature > 0:
+        processors.append(GumbelMax(policy, spec.vocabulary, length))
     options |= {"do_sample": False, "max_new_tokens": spec.max_tokens}
     (answer,) = _generated(model, prompt, spec, processors, **options)
     return tuple(answer)

@@ -213,10 +213,12 @@ class Direction:
         self._random = Random(seed)
         self._free = 0.0  # when the last byte so far is sent
         self._last = 0.0  # and when it arrives
+        self.bytes = 0  # sent so far
 
     def arrival(self, now: float, size: int) -> float:
         """When ``size`` bytes sent at ``now`` arrive; seconds since the link began."""
         profile = self.profile
+        self.bytes += size
         self._free = profile.sent(max(self._free, now), size)
         jitter = profile.jitter_ms * self._random.random() if profile.jitter_ms else 0.0
         delay_ms = profile.at(self._free).delay_ms

@@ -153,6 +153,12 @@ class Proxy(contextlib.AbstractContextManager["Proxy"]):
         self.close()
 
     @property
+    def bytes(self) -> tuple[int, int]:
+        """That it has taken from either end so far: up, and down."""
+        up, down = self._ways
+        return up.bytes, down.bytes
+
+    @property
     def leads_to(self) -> str:
         """The address that connections are forwarded to."""
         return f"{self._to[0]}:{self._to[1]}"

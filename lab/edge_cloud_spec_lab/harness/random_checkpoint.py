@@ -4,6 +4,7 @@ shapes."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,39 @@ CHATML_TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# In the form of Qwen's and Hermes' templates: results are the user's, neighbours one message.
+TOOLS_TEMPLATE = """
+{%- macro said(content) -%}
+{%- if content is string -%}{{ content }}{%- else -%}{%- for part in content -%}
+{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>{%- else -%}
+{{- part.text }}{%- endif -%}{%- endfor -%}{%- endif -%}
+{%- endmacro -%}
+{%- if tools -%}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0].role == 'system' -%}{{- said(messages[0].content) + '\\n\\n' }}{%- endif -%}
+{{- 'Functions:\\n<tools>' }}
+{%- for tool in tools -%}{{- '\\n' + tool | tojson }}{%- endfor -%}
+{{- '\\n</tools>\\nCall one by <tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>' }}
+{{- '<|im_end|>\\n' }}
+{%- endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'tool' -%}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}
+{{- '<|im_start|>user' }}{%- endif -%}
+{{- '\\n<tool_response>\\n' + said(message.content) + '\\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}{{- '<|im_end|>\\n' }}{%- endif -%}
+{%- elif not (tools and loop.first and message.role == 'system') -%}
+{{- '<|im_start|>' + message.role + '\\n' + said(message.content or '') }}
+{%- for call in message.tool_calls or [] -%}
+{{- '\\n' if message.content or not loop.first }}
+{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}
+{%- endfor -%}
+{{- '<|im_end|>\\n' }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' }}{%- endif -%}
+"""
 TOKENIZER_TEXT = (
     "action: turn left small; reason: the silver bottle is far left, right of the red chair; "
     "find the green box near the brown door; move forward large; search; stop; action first"
@@ -138,6 +172,21 @@ def make_pair(
         make_checkpoint(directory / "target", family, target, seed=seed, follows=follows),
         make_checkpoint(directory / "drafter", family, drafter, seed=seed + 1, follows=drafted),
     )
+
+
+def make_shallow(target: Path, directory: Path) -> Path:
+    """Copy a checkpoint without its text's last layer: a drafter that is right now and then."""
+    shutil.copytree(target, directory)
+    config = transformers.AutoConfig.from_pretrained(target)
+    kind = getattr(transformers, FAMILIES[config.model_type].model_class)
+    model = kind.from_pretrained(target)
+    text, config = getattr(model.model, "language_model", model.model), model.config
+    text.layers, config = text.layers[:-1], getattr(config, "text_config", config)
+    config.num_hidden_layers = len(text.layers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:-1]
+    model.save_pretrained(directory)
+    return directory
 
 
 def _follow(model: Any, follows: np.ndarray) -> None:
