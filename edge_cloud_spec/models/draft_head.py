@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from .drafter import OnLayer
 from .passes.attention import PassItem, attend
 from .passes.layer import AttentionLayer, RmsNorm, pack_linears
 from .passes.transformer import Transformer
+from .prompt import Prompt
 from .session import Session
 from .vlm import Vlm
 
@@ -57,9 +59,10 @@ def head_modules(transformer: Transformer) -> nn.ModuleDict:
 class DraftHead:
     """A head of one target, which keeps what it reads from now on."""
 
-    def __init__(self, vlm: Vlm, modules: nn.ModuleDict) -> None:
-        """modules: of ``head_modules``, with weights of the target's dtype on its device."""
-        self.vlm, transformer = vlm, vlm.transformer
+    def __init__(self, vlm: Vlm, modules: nn.ModuleDict, name: str) -> None:
+        """modules: of ``head_modules``, with weights of the target's dtype on its device. name: for
+        people."""
+        self._vlm, self.name, transformer = vlm, name, vlm.transformer
         layout, self._transformer = transformer.cache_layout, transformer
         layer = modules.get_submodule("layers.0")
         sizes = transformer.heads, layout.heads, layout.size
@@ -83,10 +86,10 @@ class DraftHead:
             with safe_open(path, "pt") as file:
                 names = [name for name in file.keys() if name.startswith(MTP)]  # noqa: SIM118
                 weights |= {name.removeprefix(MTP): file.get_tensor(name) for name in names}
-        return cls.of(weights, vlm) if weights else None
+        return cls.of(weights, vlm, "MTP of the checkpoint") if weights else None
 
     @classmethod
-    def of(cls, weights: Mapping[str, Tensor], vlm: Vlm) -> DraftHead | None:
+    def of(cls, weights: Mapping[str, Tensor], vlm: Vlm, name: str) -> DraftHead | None:
         """The head with these weights; None: they are of another form, which is logged."""
         transformer, modules = vlm.transformer, head_modules(vlm.transformer)
         shapes = {name: tensor.shape for name, tensor in modules.state_dict().items()}
@@ -101,11 +104,11 @@ class DraftHead:
             )
             return None
         own = {
-            name: tensor.to(transformer.device, transformer.dtype)
-            for name, tensor in weights.items()
+            each: tensor.to(transformer.device, transformer.dtype)
+            for each, tensor in weights.items()
         }
         modules.load_state_dict(own, assign=True)
-        return cls(vlm, modules.requires_grad_(False))
+        return cls(vlm, modules.requires_grad_(False), name)
 
     def rows(
         self,
@@ -134,8 +137,12 @@ class DraftHead:
     def logits(self, rows: Tensor) -> NDArray[np.float32]:
         """Logits [n, V] of the head's rows [n, E]; none is NaN, which no draft could be drawn
         from."""
-        logits = self._transformer.unembed(rows, self.vlm.vocabulary).clamp_(-LARGEST, LARGEST)
+        logits = self._transformer.unembed(rows, self._vlm.vocabulary).clamp_(-LARGEST, LARGEST)
         return logits.nan_to_num_(0.0).cpu().numpy()
+
+    def beside(self, target: Session, prompt: Prompt) -> HeadSession:
+        """Drafts after a session of its target, of this prompt."""
+        return HeadSession(self, target, partial(self._vlm.inputs, prompt))
 
     def of_target(self, cache: KeyValueCache, start: int, end: int) -> Tensor:
         """The target's rows [n, E] after its final norm."""

@@ -57,17 +57,19 @@ def headed(family: str = "qwen3_5", seed: int = 0) -> Path:
     directory = Path(_ROOT.name) / f"{family}_{seed}_headed"
     shutil.copytree(checkpoint(family, seed), directory)
     file = directory / "model.safetensors"
-    save_file(load_file(file) | random_head(family, seed), file, {"format": "pt"})
+    head = {MTP + name: tensor for name, tensor in random_head(vlm(family, seed)).items()}
+    save_file(load_file(file) | head, file, {"format": "pt"})
     return directory
 
 
-def random_head(family: str, seed: int) -> dict[str, torch.Tensor]:
-    """The weights of a head, named as in a checkpoint."""
+def random_head(model: Vlm, seed: int = 0) -> dict[str, torch.Tensor]:
+    """The weights of a head for this target."""
     random = torch.Generator().manual_seed(seed)
+    adds_one = type(model.transformer.attention_like()).__name__.startswith("Qwen3_5")
     return {
-        MTP + name: around + 0.1 * torch.randn(tensor.shape, generator=random)
-        for name, tensor in head_modules(vlm(family, seed).transformer).state_dict().items()
-        for around in [float("norm" in name and not families.FAMILIES[family].recurrent)]
+        name: around + 0.1 * torch.randn(tensor.shape, generator=random)
+        for name, tensor in head_modules(model.transformer).state_dict().items()
+        for around in [float("norm" in name and not adds_one)]
     }
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.checkpoints import CLOSE, headed, prompt_of, random_head, reference
+from helpers.checkpoints import CLOSE, headed, prompt_of, random_head, reference, vlm
 from torch import Tensor
 
-from edge_cloud_spec.models.draft_head import MTP, DraftHead, HeadSession
+from edge_cloud_spec.models.draft_head import DraftHead, HeadSession
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.session import Session
@@ -39,8 +39,7 @@ class PlainHead:
     """A head of these weights by its definition, over whole sequences and without a cache."""
 
     def __init__(self, family: str, seed: int = 0) -> None:
-        weights = random_head(family, seed).items()
-        self.weights = {name.removeprefix(MTP): tensor for name, tensor in weights}
+        self.weights = random_head(vlm(family, seed), seed)
         self.model = reference(family)
         self.text = getattr(self.model.model, "language_model", self.model.model)
         self.one = 1.0 if family.startswith("qwen3_5") else 0.0  # what its norms add to a weight

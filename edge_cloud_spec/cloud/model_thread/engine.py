@@ -85,7 +85,7 @@ class Engine:
         self._lookups = lookups
         # Sessions share the target's passes, but wait for one another's drafts.
         self._server_drafting = (
-            ServerDrafting(lambda: scheduler.has_model_work) if models.drafter else None
+            ServerDrafting(lambda: scheduler.has_model_work) if models.drafts else None
         )
         self.waiting_for_memory: dict[HeldSession, None] = {}
         self.messages = MessageStore(

@@ -82,8 +82,9 @@ class Transformer:
             )
         self.heads: int = heads
         like = next(index for index, each in enumerate(layers) if hasattr(each, "self_attn"))
-        self.attention_like: Callable[[], Any] = partial(type(layers[like]), config, like)
-        """Makes a layer of transformers such as its layers with attention."""
+        kind: Callable[..., Any] = type(layers[like])
+        # Makes a layer of transformers such as its layers with attention.
+        self.attention_like: Callable[[], Any] = partial(kind, config, like)
         sizes = heads, config.num_key_value_heads, attentions[0].head_dim
         self._embedding: Tensor = language_model.embed_tokens.weight
         self.hidden_size: int = self._embedding.shape[1]
@@ -161,7 +162,9 @@ class Transformer:
         if padded is not None:
             padded.keep()
         if self.cache_layout.hidden:
-            for item, rows in zip(items, hidden.split([one.count for one in items]), strict=True):
+            for item, rows in zip(
+                items, torch.split(hidden, [one.count for one in items]), strict=True
+            ):
                 item.cache.hidden[item.start : item.start + item.count] = rows
         return hidden
 
