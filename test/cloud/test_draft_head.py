@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,23 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import jpeg, random_head
+from helpers.checkpoints import headed, jpeg, random_head
 from helpers.cloud.grpc_robot import POLICIES
-from helpers.cloud.served_answers import opening_of
+from helpers.cloud.served_answers import opening_of, worker_of
 from helpers.cloud.worker_robot import Robot, do_all
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.models.draft_head import DraftHead
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Picture, Request
 from edge_cloud_spec.wire.messages import Fault, Generation
-from edge_cloud_spec_lab.bench.reference import generate, load_reference
+from edge_cloud_spec_lab.bench.chi_square import compare
+from edge_cloud_spec_lab.bench.reference import generate, load_reference, sample
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 
 SPECULATIVE, MAY = Generation(speculative=True), Generation(may_speculate=True)
 FAMILY, TOKENS = "qwen3_5", 24
+OPTIONS = ("--device", "cpu", "--dtype", "float32", "--no-check")
 Weights = dict[str, Tensor]
 
 
@@ -128,3 +133,86 @@ def test_whatever_a_head_says_answers_are_those_of_generate(
         assert robot.said == cloud.own(request, rule) and not robot.count(Fault)
     assert cloud.worker.counters.answers.drafted["cloud"] > 0
     assert cloud.worker.kv_memory.prefix_hits > 0
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_a_head_that_is_right_takes_fewer_passes(root: Path, rule: str) -> None:
+    cloud = Cloud(root, of_a_cycle, follows=True)
+    (request,) = asked(1, cloud.spec)
+    for how, most in ((Generation(), TOKENS), (SPECULATIVE, TOKENS // 3)):
+        before = cloud.worker.counters.verdicts
+        robot = cloud.ask(request, rule, how, draft_length=4)
+        do_all(cloud.worker)
+        assert robot.said == cloud.own(request, rule) and len(robot.said) == TOKENS
+        assert TOKENS / 5 <= cloud.worker.counters.verdicts - before <= most
+    assert cloud.worker.counters.answers.accepted["cloud"] > TOKENS / 2
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_after_evictions_and_at_another_verifier_it_drafts_on(root: Path, rule: str) -> None:
+    """Memory for two of five sessions, of which some were begun elsewhere."""
+    roomy = Cloud(root, of_a_cycle, follows=True)
+    requests = asked(5, roomy.spec)
+    alone = roomy.ask(requests[0], rule, SPECULATIVE)
+    do_all(roomy.worker)
+    kv_mb = 2.5 * roomy.worker.kv_memory.peak / 2**20
+    cloud = Cloud(root, of_a_cycle, follows=True, kv_mb=kv_mb, batch_rows=20)
+    own = [cloud.own(request, rule) for request in requests]
+    assert alone.said == own[0]
+    begun = [(), (), own[2][:9], own[3][:1], own[4][:17]]
+    robots = [
+        cloud.ask(request, rule, SPECULATIVE, verified=tokens)
+        for request, tokens in zip(requests, begun, strict=True)
+    ]
+    do_all(cloud.worker)
+    for robot, tokens, whole in zip(robots, begun, own, strict=True):
+        assert (*tokens, *robot.said) == whole and not robot.count(Fault)
+    assert cloud.worker.kv_memory.evictions > 0
+    assert cloud.worker.counters.answers.accepted["cloud"] > TOKENS
+
+
+@pytest.mark.parametrize("change", [as_it_is, of_a_cycle])
+def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
+    root: Path, change: Callable[[Weights], Weights]
+) -> None:
+    cloud = Cloud(root, change)
+    (request,) = asked(1, cloud.spec)
+    ours, policy = [], SamplingPolicy(0.8, top_k=3)
+    for seed in range(200):
+        more = {"policy": replace(policy, seed=seed), "max_tokens": 3}
+        robot = cloud.ask(request, "rejection", SPECULATIVE, **more)
+        do_all(cloud.worker)
+        ours.append(robot.said)
+    prompt = cloud.model.prompt(request, cloud.spec)
+    theirs = sample(cloud.reference, prompt, cloud.spec, policy, 200, 3)
+    found = compare(ours, theirs)
+    assert found.freedom > 5 and found.p_value > 1e-3
+    assert cloud.worker.counters.answers.drafted["cloud"] > 200
+
+
+def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Path(shutil.copytree(headed(), tmp_path / "target"))
+    said = []
+    for drafter in ("", "none"):
+        worker_of("--target", str(target), "--drafter", drafter, *OPTIONS)
+        said.append("head: MTP of the checkpoint, drafts 4\n" in capsys.readouterr().out)
+    assert said == [True, False] and not caplog.records
+    file = target / "model.safetensors"
+    weights = load_file(file)
+    for change in (
+        {"mtp.fc.weight": torch.zeros(3, 3)},
+        {"mtp.layers.1.mlp.up_proj.weight": torch.zeros(3)},
+        {"mtp.norm.weight": None},
+    ):
+        changed = {
+            name: tensor for name, tensor in (weights | change).items() if tensor is not None
+        }
+        save_file(changed, file, {"format": "pt"})
+        caplog.clear()
+        worker = worker_of("--target", str(target), *OPTIONS)
+        assert not worker._models.drafts and "head" not in capsys.readouterr().out
+        (record,) = caplog.records
+        assert next(iter(change)).removeprefix("mtp.") in record.message
+        assert "without it" in record.message
