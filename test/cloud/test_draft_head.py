@@ -26,7 +26,7 @@ from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.models.draft_head import DraftHead
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Picture, Request
-from edge_cloud_spec.wire.messages import Fault, Generation
+from edge_cloud_spec.wire.messages import Close, Fault, Generation
 from edge_cloud_spec_lab.bench.chi_square import compare
 from edge_cloud_spec_lab.bench.reference import generate, load_reference, sample
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
@@ -183,6 +183,7 @@ def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
         robot = cloud.ask(request, "rejection", SPECULATIVE, **more)
         do_all(cloud.worker)
         ours.append(robot.said)
+        robot.ask(Close())
     prompt = cloud.model.prompt(request, cloud.spec)
     theirs = sample(cloud.reference, prompt, cloud.spec, policy, 200, 3)
     found = compare(ours, theirs)
