@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import torch
 from helpers.checkpoints import headed, jpeg, random_head
 from helpers.cloud.grpc_robot import POLICIES
+from helpers.cloud.replaying_robot import ReplayingRobot
 from helpers.cloud.served_answers import opening_of, worker_of
 from helpers.cloud.worker_robot import Robot, do_all
 from safetensors.torch import load_file, save_file
@@ -86,7 +88,9 @@ class Cloud:
         head = DraftHead.of(change(random_head(self.model, 3)), self.model, "of a test")
         assert head is not None
         self.spec = self.model.spec(TOKENS, None)
-        self.worker = Worker(self.model, self.spec, limits=WorkerLimits(**options), head=head)
+        limits = WorkerLimits(**options)
+        # Its clock stands still: all that is drafted pays.
+        self.worker = Worker(self.model, self.spec, None, limits, lambda: 0.0, head=head)
 
     def ask(self, request: Request, rule: str, how: Generation, **more: Any) -> Robot:
         self.asked += 1
@@ -106,10 +110,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("targets")
 
 
-def asked(count: int, spec: Any) -> list[Request]:
+def asked(many: int, spec: Any) -> list[Request]:
     """Different pictures and texts, some of them twice."""
     texts = ("find the silver bottle", "search for the red chair near the door", "find it")
-    return [spec.request(Picture.of(jpeg(n % 4)), f"{texts[n % 3]} {n % 5}") for n in range(count)]
+    return [spec.request(Picture.of(jpeg(n % 4)), f"{texts[n % 3]} {n % 5}") for n in range(many)]
 
 
 @pytest.mark.parametrize("how", [SPECULATIVE, MAY])
@@ -169,6 +173,27 @@ def test_after_evictions_and_at_another_verifier_it_drafts_on(root: Path, rule: 
         assert (*tokens, *robot.said) == whole and not robot.count(Fault)
     assert cloud.worker.kv_memory.evictions > 0
     assert cloud.worker.counters.answers.accepted["cloud"] > TOKENS
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("change", HEADS)
+def test_it_drafts_beside_robots_and_lookups_in_the_same_pass(
+    root: Path, change: Callable[[Weights], Weights], rule: str
+) -> None:
+    """Chains and trees, half of them wrong; each request twice, so that its answer is known, or not
+    looked up where the head is right."""
+    follows = change is of_a_cycle
+    cloud = Cloud(root, change, follows=follows, lookup_suffixes=0 if follows else 1000)
+    for nonce, request in enumerate(asked(3, cloud.spec) * 2):
+        opening = replace(opening_of(request, rule, POLICIES[rule]), nonce=nonce, lookup=True)
+        opening = replace(opening, draft_identity="replayed")
+        own = cloud.own(request, rule)
+        robot = ReplayingRobot(cloud.worker, opening, own, Random(nonce))
+        do_all(cloud.worker)
+        assert tuple(robot.tokens) == own and not robot.faults
+    answers = cloud.worker.counters.answers
+    assert min(answers.drafted["cloud"], answers.accepted["robot"]) > 0
+    assert answers.accepted["cloud" if follows else "lookup"] > 10
 
 
 @pytest.mark.parametrize("change", [as_it_is, of_a_cycle])

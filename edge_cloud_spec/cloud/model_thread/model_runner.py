@@ -53,11 +53,11 @@ def refuse_log_probs(opening: Open, where: str) -> None:
 class ModelRunner(ABC):
     """Runs a verifier's target, here or on another server, under one prompt specification.
 
-    ``drafts``: whether the cloud can draft. ``on_news`` is called, from any thread, with a session
-    whose pass raised NotArrived and may be tried again.
+    ``drafts``: whether the cloud can draft; ``has_head``: by a head of the target. ``on_news`` is
+    called, from any thread, with a session whose pass raised NotArrived and may be tried again.
     """
 
-    drafts = False
+    drafts = has_head = False
     on_news: Callable[[HeldSession], None] = staticmethod(lambda _: None)
 
     def __init__(
@@ -191,7 +191,7 @@ class LocalModels(ModelRunner):
         """kv_bytes: the limit of keys and values; 0: the device's default."""
         super().__init__(target, spec, kv_bytes or target.default_kv_bytes)
         self.target, self.drafter, self._exits, self._head = target, drafter, exits, head
-        self.drafts = bool(drafter or head)
+        self.drafts, self.has_head = bool(drafter or head), drafter is None and head is not None
         for model in (target, drafter):
             if model is not None:
                 model.crop(spec.vocabulary)
@@ -244,7 +244,7 @@ class LocalModels(ModelRunner):
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
         if not self.drafts:
             return super().propose(session, prefix, length)
-        if self.drafter is None and not _is_computed(_cached(session)):
+        if self.has_head and not _is_computed(_cached(session)):
             return Draft(())  # the head reads rows of the target, which its next pass computes
         if session.drafter is None:
             session.drafter = self._draft_model(session)
