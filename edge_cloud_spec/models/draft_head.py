@@ -20,14 +20,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
-from ..errors import UserError
+from ..errors import UserError, library_errors
 from .cache import KeyValueCache
-from .checkpoint import weight_files
+from .checkpoint import read_json, weight_files
 from .drafter import OnLayer
+from .exits import weights_of
 from .passes.attention import PassItem, attend
 from .passes.layer import AttentionLayer, RmsNorm, pack_linears
 from .passes.transformer import Transformer
@@ -41,9 +43,13 @@ MTP = "mtp."  # with which the names of its weights begin
 LARGEST = 1e4  # of its logits, which no temperature makes infinite
 
 
-def head_modules(transformer: Transformer) -> nn.ModuleDict:
-    """The modules of a head for this target, named as in Qwen3.5's checkpoints; without weights."""
-    with torch.device("meta"):
+HEAD_CONFIG, HEAD_WEIGHTS = "config.json", "head.safetensors"  # of a trained one, in ``head/``
+
+
+def head_modules(transformer: Transformer, device: str = "meta") -> nn.ModuleDict:
+    """The modules of a head for this target, named as in Qwen3.5's checkpoints; on ``meta`` without
+    weights, elsewhere with new ones."""
+    with torch.device(device):
         layer, width = transformer.attention_like(), transformer.hidden_size
         return nn.ModuleDict(
             {
@@ -56,8 +62,15 @@ def head_modules(transformer: Transformer) -> nn.ModuleDict:
         )
 
 
+def keep_hidden(vlm: Vlm) -> None:
+    """Let this model's caches keep what a head reads, from now on."""
+    transformer = vlm.transformer
+    transformer.cache_layout = replace(transformer.cache_layout, hidden=transformer.hidden_size)
+    vlm.use_memory(vlm.memory)  # of rows of the new layout
+
+
 class DraftHead:
-    """A head of one target, which keeps what it reads from now on."""
+    """A head of one target."""
 
     def __init__(self, vlm: Vlm, modules: nn.ModuleDict, name: str) -> None:
         """modules: of ``head_modules``, with weights of the target's dtype on its device. name: for
@@ -74,13 +87,19 @@ class DraftHead:
         fused = nn.ModuleDict({"fc": modules["fc"]})
         pack_linears(fused)
         self._fc = fused["fc"]
-        transformer.cache_layout = replace(layout, hidden=transformer.hidden_size)
-        vlm.use_memory(vlm.memory)  # of rows of the new layout
+        keep_hidden(vlm)
 
     @classmethod
     def load(cls, directory: Path, vlm: Vlm) -> DraftHead | None:
-        """The head in the checkpoint that this model was loaded from; None: there is none, or one
-        of another form, which is logged."""
+        """The head in the checkpoint that this model was loaded from, first one that was trained
+        for it (``head/``); None: there is none, or one of another form, which is logged. UserError:
+        it cannot be read."""
+        folder = directory / "head"
+        if (folder / HEAD_CONFIG).is_file():
+            with library_errors(f"the head in {folder} cannot be loaded", "train it again"):
+                if read_json(folder, HEAD_CONFIG)["target"] != weights_of(vlm):
+                    log.warning("the head in %s was trained with other weights", folder)
+                return cls.of(load_file(folder / HEAD_WEIGHTS), vlm, "trained for the target")
         weights: dict[str, Tensor] = {}
         for path in weight_files(directory):
             with safe_open(path, "pt") as file:
@@ -97,9 +116,8 @@ class DraftHead:
         if given != shapes:
             odd = min({*given.items()} ^ {*shapes.items()})[0]
             log.warning(
-                "the checkpoint's head of drafts (%s...) has another form than that of Qwen3.5, "
-                "%s first: generation goes on without it",
-                MTP,
+                "the target's head has another form than Qwen3.5's, %s first: generation goes on "
+                "without it",
                 odd,
             )
             return None

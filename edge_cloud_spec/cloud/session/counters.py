@@ -60,11 +60,12 @@ class Counters:
         looked_up = sum(node >= draft.drafted for node in path)
         answers.drafted[source] += draft.drafted
         answers.drafted["lookup"] += draft.looked_up - beside
-        answers.drafted["cloud"] += beside
         by_head = sum(node >= len(draft) - beside for node in path)
         answers.accepted[source] += len(path) - looked_up
         answers.accepted["lookup"] += looked_up - by_head
-        answers.accepted["cloud"] += by_head
+        if beside:
+            answers.drafted["cloud"] += beside
+            answers.accepted["cloud"] += by_head
         answers.accepted_at.update(range(len(path)))
         if finish:
             answers.finished[finish] += 1
