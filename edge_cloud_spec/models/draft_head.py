@@ -40,7 +40,7 @@ from .vlm import Vlm
 log = logging.getLogger(__name__)
 
 MTP = "mtp."  # with which the names of its weights begin
-LARGEST = 1e4  # of its logits, which no temperature makes infinite
+LARGEST_LOGIT = 1e4  # of its logits, which no temperature makes infinite
 
 
 HEAD_CONFIG, HEAD_WEIGHTS = "config.json", "head.safetensors"  # of a trained one, in ``head/``
@@ -67,6 +67,20 @@ def keep_hidden(vlm: Vlm) -> None:
     transformer = vlm.transformer
     transformer.cache_layout = replace(transformer.cache_layout, hidden=transformer.hidden_size)
     vlm.use_memory(vlm.memory)  # of rows of the new layout
+
+
+def has_head(directory: Path) -> bool:
+    """Whether there is a head with this checkpoint, of whatever form."""
+    return (directory / "head" / HEAD_CONFIG).is_file() or any(_names(directory).values())
+
+
+def _names(directory: Path) -> dict[Path, list[str]]:
+    """The names of a head's weights in each file of a checkpoint."""
+    names: dict[Path, list[str]] = {}
+    for path in weight_files(directory):
+        with safe_open(path, "pt") as file:
+            names[path] = [name for name in file.keys() if name.startswith(MTP)]  # noqa: SIM118
+    return names
 
 
 class DraftHead:
@@ -101,9 +115,8 @@ class DraftHead:
                     log.warning("the head in %s was trained with other weights", folder)
                 return cls.of(load_file(folder / HEAD_WEIGHTS), vlm, "trained for the target")
         weights: dict[str, Tensor] = {}
-        for path in weight_files(directory):
+        for path, names in _names(directory).items():
             with safe_open(path, "pt") as file:
-                names = [name for name in file.keys() if name.startswith(MTP)]  # noqa: SIM118
                 weights |= {name.removeprefix(MTP): file.get_tensor(name) for name in names}
         return cls.of(weights, vlm, "MTP of the checkpoint") if weights else None
 
@@ -155,7 +168,9 @@ class DraftHead:
     def logits(self, rows: Tensor) -> NDArray[np.float32]:
         """Logits [n, V] of the head's rows [n, E]; none is NaN, which no draft could be drawn
         from."""
-        logits = self._transformer.unembed(rows, self._vlm.vocabulary).clamp_(-LARGEST, LARGEST)
+        logits = self._transformer.unembed(rows, self._vlm.vocabulary).clamp_(
+            -LARGEST_LOGIT, LARGEST_LOGIT
+        )
         return logits.nan_to_num_(0.0).cpu().numpy()
 
     def beside(self, target: Session, prompt: Prompt) -> HeadSession:
@@ -248,7 +263,9 @@ class HeadSession:
         nodes = self.nodes.extend(tokens, parents)
         if nodes.parents is not None:
             raise ValueError("a head drafts chains")
-        self._cache.grow(self._end + len(nodes), self._end + before)
+        target = self._target
+        valid = max(self._end + before, target.computed_rows + len(target.nodes))
+        self._cache.grow(self._end + len(nodes), valid)
         with torch.inference_mode():
             for token in tokens:
                 hidden, _ = self._after[-1] if self._after else self._last

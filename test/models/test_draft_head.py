@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.checkpoints import CLOSE, headed, prompt_of, random_head, reference, vlm
+from helpers.checkpoints import difference as logits_apart
 from torch import Tensor
 
 from edge_cloud_spec.models.draft_head import DraftHead, HeadSession
@@ -154,3 +155,32 @@ def test_what_a_head_says_is_its_definition(family: str) -> None:
     assert difference(found, plain_head(family).logits(prompt, [7, 8, 30], [40, 41, 42])) < CLOSE
     other = plain_head(family).logits(prompt, [7, 8, 31], [40, 41, 42])
     assert difference(found, other) > 100 * CLOSE
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "qwen2_vl"])
+@pytest.mark.parametrize("known", [True, False])
+def test_drafts_that_need_a_larger_cache_leave_the_targets_rows_as_they_are(
+    family: str, known: bool
+) -> None:
+    """known: the target's logits after the prefix, as its last token is computed; and nodes."""
+    model, head = with_head(family)
+    prompt = prompt_of(model)
+    target, drafts = session_of(head, model, prompt)
+    target.forward([7, 8, 9])
+    target.commit([0, 1, 2])
+    if known:
+        target.forward([30, 31])
+    else:
+        target.extend([30])
+    drafts.extend(target.tokens)
+    before = target.cache.capacity
+    for place in range(before):
+        drafts.grow([place % 90], [len(drafts.nodes) - 1])
+    assert target.cache.capacity > before
+    if known:
+        target.commit([0])
+    rows = target.forward([40, 41])
+    assert logits_apart(rows[1:], family, prompt, [7, 8, 9, 30, 40, 41]) < CLOSE
+    drafts.extend([] if not known else [30])
+    found = drafted_rows(drafts, [5])
+    assert difference(found, plain_head(family).logits(prompt, [7, 8, 9, 30], [5])) < CLOSE

@@ -12,7 +12,7 @@ from ...decoding.processors import AdjustmentAfter, LogitsProcessors, adjustment
 from ...decoding.propose import ProposalConfig
 from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import TargetRows
-from ...errors import UserError
+from ...errors import MemoryFull, UserError
 from ...models.draft_model import DraftModel
 from ...models.drafter import ALL_ROWS
 from ...models.kv_memory import KvMemory
@@ -248,7 +248,15 @@ class LocalModels(ModelRunner):
             return Draft(())  # the head reads rows of the target, which its next pass computes
         if session.drafter is None:
             session.drafter = self._draft_model(session)
-        return session.drafter.finished(Branch(prefix, chain(length))).draft
+        try:
+            session.target.pin(self.has_head)  # whose rows are in the target's cache
+            return session.drafter.finished(Branch(prefix, chain(length))).draft
+        except MemoryFull:
+            if self.has_head:
+                return Draft(())
+            raise
+        finally:
+            session.target.pin(False)
 
     def _draft_model(self, session: HeldSession) -> DraftModel:
         opening = session.opening

@@ -61,7 +61,8 @@ def test_a_trained_head_says_in_the_engine_what_it_said_in_training(
 def test_training_teaches_a_head_what_the_target_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "run_stage", steps(150))
+    monkeypatch.setattr(command, "run_stage", steps(50))
+    monkeypatch.setattr(command, "HEAD_WARMUP_STEPS", 1)
     model = load(decided(tmp_path / "target"), threads=1, check=False)
     before = model.open(helper.prompt_of(model)).forward((1, 2, 3))
     keep_hidden(model)
@@ -75,7 +76,7 @@ def test_training_teaches_a_head_what_the_target_says(
     with torch.no_grad():
         ended = trainer._losses_and_agreements(learned)
     for (loss, agreed), (after, more) in zip(begun, ended, strict=True):
-        assert after < 0.8 * loss and more > agreed
+        assert after < 0.9 * loss and more > agreed
     assert np.allclose(before, model.open(helper.prompt_of(model)).forward((1, 2, 3)), atol=1e-4)
 
 

@@ -247,7 +247,7 @@ class ExitTrainer:
         return divergence.mean(), (log_exit.argmax(-1) == places[:, 0]).float().mean()
 
 
-ANSWERED: Options = {
+ANSWERS_OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
     "--pictures": {"type": Path, "help": "folder to learn from (default: simulated)"},
     "--prompts": {"type": Path, "help": "text file, an instruction a line"},
@@ -262,7 +262,7 @@ ANSWERED: Options = {
 """The options of training by a target's answers."""
 
 OPTIONS: Options = {
-    **ANSWERED,
+    **ANSWERS_OPTIONS,
     "--out": {"type": Path, "default": Path("exits"), "help": "(default %(default)s)"},
     "--layers": {"default": "", "help": "an exit after so many layers, such as 2,3"},
     "--rank": {"type": int, "default": 64, "help": "of the adapters (%(default)s)"},

@@ -34,13 +34,15 @@ from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 
 from ...rows import Options, add_options
-from ..exits.command import ANSWERED, TOP, answers, asked_requests
+from ..exits.command import ANSWERS_OPTIONS, TOP, WEIGHT_DECAY, answers, asked_requests
 from ..loop import descend, falling, run_stage
 
-DRAFTED = 3  # tokens of a chain that are taught, each after the head's own row of the one before
-ANSWERS_PER_STEP = 16
-PEAK_RATE, WARMUP_STEPS, WEIGHT_DECAY, LONGEST = 2e-3, 50, 0.01, 1.0
-HELD_OUT_SHARE = 0.05  # of the answers, the last ones
+TAUGHT_TOKENS = (
+    3  # tokens of a chain that are taught, each after the head's own row of the one before
+)
+ANSWERS_PER_STEP = 8
+HEAD_PEAK_RATE, HEAD_WARMUP_STEPS, LONGEST_GRADIENT = 2e-3, 50, 1.0
+HELD_OUT_ANSWERS = 0.05  # of the answers, the last ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +88,11 @@ class HeadTrainer:
         self._transformer = transformer
         self._lm_head = head.weight.data[: vlm.vocabulary].float()
         self._optimizer = torch.optim.AdamW(
-            self.modules.parameters(), PEAK_RATE, (0.9, 0.98), weight_decay=WEIGHT_DECAY
+            self.modules.parameters(), HEAD_PEAK_RATE, (0.9, 0.98), weight_decay=WEIGHT_DECAY
         )
         self._examples, self._steps = examples, 0
         self._rng = np.random.default_rng((seed, 0xE74))
-        self._learned = len(examples) - max(1, int(HELD_OUT_SHARE * len(examples)))
+        self._learned = len(examples) - max(1, int(HELD_OUT_ANSWERS * len(examples)))
 
     def run(self, seconds: float) -> None:
         """Train for ``seconds``."""
@@ -106,14 +108,19 @@ class HeadTrainer:
 
     def _step(self, progress: float) -> None:
         self._steps += 1
-        rate = PEAK_RATE * min(1.0, self._steps / WARMUP_STEPS) * falling(progress)
+        rate = HEAD_PEAK_RATE * min(1.0, self._steps / HEAD_WARMUP_STEPS) * falling(progress)
         chosen = self._rng.integers(self._learned, size=ANSWERS_PER_STEP)
         found = self._losses_and_agreements([self._examples[each] for each in chosen])
-        descend([self._optimizer], torch.stack([loss for loss, _ in found]).sum(), rate, LONGEST)
+        descend(
+            [self._optimizer],
+            torch.stack([loss for loss, _ in found]).sum(),
+            rate,
+            LONGEST_GRADIENT,
+        )
 
     def _losses_and_agreements(self, chosen: list[Example]) -> list[tuple[Tensor, Tensor]]:
         """Cross entropy with the target, and agreement with its argmax, of each of the first
-        DRAFTED tokens of a chain."""
+        TAUGHT_TOKENS tokens of a chain."""
         pad = partial(nn.utils.rnn.pad_sequence, batch_first=True)
         embeddings = pad([each.embeddings.float() for each in chosen])  # [B, n, E]
         hidden = pad([each.hidden.float() for each in chosen])
@@ -129,7 +136,7 @@ class HeadTrainer:
         ids = torch.cat([each.ids for each in chosen]).to(hidden.device)
         shares = torch.cat([each.shares for each in chosen]).to(hidden.device)
         found: list[tuple[Tensor, Tensor]] = []
-        for drafted in range(DRAFTED):
+        for drafted in range(TAUGHT_TOKENS):
             hidden = self._rows(embeddings, hidden, (cos, sin))
             logits = F.linear(hidden[where, at], self._lm_head).log_softmax(-1)
             known = (places >= drafted).to(hidden.device)
@@ -155,9 +162,9 @@ def _unfolded(sin: Tensor) -> Tensor:
     return torch.cat([half, half], -1)
 
 
-OPTIONS: Options = ANSWERED | {
+OPTIONS: Options = ANSWERS_OPTIONS | {
     "--out": {"type": Path, "default": Path("head"), "help": "(default %(default)s)"},
-    "--requests": ANSWERED["--requests"] | {"default": 500},
+    "--requests": ANSWERS_OPTIONS["--requests"] | {"default": 500},
 }
 
 add_train_arguments = partial(add_options, options=OPTIONS)
