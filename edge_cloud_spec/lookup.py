@@ -165,12 +165,12 @@ class AnswerLookup:
         found = self._answers.index.look_up(self._pattern, tokens, self._most, depth, self._words)
         return with_looked_up(draft, found, len(draft) + nodes, open_at)
 
-    def report(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
-        """Record a verdict: its path, and the tokens it added. The first ``given`` nodes are not
-        from the lookup."""
+    def report(self, end: int, given: int, path: tuple[int, ...], tokens: int) -> None:
+        """Record a verdict: its path, and the tokens it added. The nodes from ``given`` to ``end``
+        are from the lookup."""
         budget = self._answers.beside if given else self._answers.by_itself
-        accepted = tuple(node - given for node in path if node >= given)
-        nodes = len(draft) - given
+        accepted = tuple(node - given for node in path if given <= node < end)
+        nodes = end - given
         budget.report(nodes if given else min(nodes, self._found), accepted, tokens)
 
     def learn(self, tokens: Sequence[int]) -> None:

@@ -28,9 +28,11 @@ from .model_thread.worker import Worker
 from .serving.access import server_credentials
 from .serving.logs import set_up_logging
 from .serving.server import ServerSettings, serve
+from .session.drafts import SERVER_TOKENS
 
 log = logging.getLogger(__name__)
 
+NONE = "none"  # the drafter of a verifier that drafts nothing itself
 ANY = "any"  # the dialect of a verifier that imposes none
 ENDED = 1  # exit status of a server that cannot continue; a restart may help
 
@@ -42,7 +44,11 @@ class ModelSettings(LoadSettings):
     target: str = described(
         str(EMBEDDED / "target"), "directory or hub name, openai:URL or vllm:URL"
     )
-    drafter: str = described("", "a drafter beside it, for cloud_sd and auto")
+    drafter: str = described(
+        "",
+        "a drafter beside it, for cloud_sd and auto; without one a head of the target drafts, if "
+        "it has one; none: nothing does",
+    )
     generation_config: str = chosen(
         "auto", ("auto", "none"), "none: leave out what the target's does to logits"
     )
@@ -205,13 +211,16 @@ def make_worker(settings: ServeSettings) -> Worker:
     options = models.load_options
     own, check = models.generation_config, not models.no_check
     with no_garbage_collection():
+        from ..models.draft_head import DraftHead
         from ..models.exits import Exits
         from ..models.load import load
         from ..models.load_check import first_request
 
         target = load(models.target, **options, generation_config=own, check=check)
-    drafter = None
-    if models.drafter:
+    drafter = head = None
+    if not models.drafter:
+        head = DraftHead.load(checkpoint_directory(models.target), target)
+    elif models.drafter != NONE:
         drafter = load(models.drafter, **options, generation_config="none", check=False)
     spec = target.spec(models.max_tokens, models.system_text, models.pictures)
     target.prompt(first_request(spec), spec)  # the chat template is rendered
@@ -222,8 +231,10 @@ def make_worker(settings: ServeSettings) -> Worker:
     exits = Exits.load(Path(models.target) / "exits", target)
     pattern = instruction_pattern(models.target)
     limits = settings.limits
-    worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern)
+    worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern, head=head)
     print(f"target {target.identity} on {target.transformer.device}", flush=True)
+    if head is not None:
+        print(f"head: {head.name}, drafts {SERVER_TOKENS}", flush=True)
     return worker
 
 

@@ -33,7 +33,11 @@ CAPACITY_STEP_ROWS = 128  # rows; capacities are multiples of it
 @dataclass(frozen=True)
 class CacheLayout:
     """The shape of a model's keys and values; ``recurrent``: of what its Gated DeltaNet layers
-    remember, if there are any."""
+    remember, if there are any.
+
+    hidden: the width of the rows that a draft head reads, which are kept with its own keys and
+    values; 0: there is none.
+    """
 
     layers: int
     heads: int
@@ -41,21 +45,37 @@ class CacheLayout:
     dtype: torch.dtype
     device: torch.device
     recurrent: RecurrentLayout | None = None
+    hidden: int = 0
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the keys and values of one token."""
-        return prod((self.layers, 2, self.heads, self.size, self.dtype.itemsize))
+        """Bytes of what is kept of one token."""
+        return sum(prod(shape) for shape in self._shapes(1)) * self.dtype.itemsize
 
     def take(self, rows: int, memory: KvMemory, *, evicts: bool = True) -> KvBuffer:
-        """A buffer [layers, 2, heads, rows, size]; see ``KvMemory.take``."""
+        """Buffers [layers, 2, heads, rows, size], and for a draft head [2, heads, rows, size] and
+        [rows, hidden]; see ``KvMemory.take``."""
         return memory.take(rows * self.row_bytes, partial(self._allocate, rows), evicts=evicts)
 
-    def _allocate(self, rows: int) -> Tensor:
-        shape = (self.layers, 2, self.heads, rows, self.size)
-        # The buffer is written inside and outside of inference mode.
+    def _shapes(self, rows: int) -> list[tuple[int, ...]]:
+        of_head = 2, self.heads, rows, self.size
+        return [(self.layers, *of_head), *([of_head, (rows, self.hidden)] if self.hidden else [])]
+
+    def _allocate(self, rows: int) -> list[Tensor]:
+        # The buffers are written inside and outside of inference mode.
         with torch.inference_mode(False):
-            return torch.empty(shape, dtype=self.dtype, device=self.device)
+            return [
+                torch.empty(shape, dtype=self.dtype, device=self.device)
+                for shape in self._shapes(rows)
+            ]
+
+
+def _copy_rows(
+    to: Sequence[Tensor], at: int, source: Sequence[Tensor], start: int, count: int
+) -> None:
+    """Copy so many rows, which are the last axis but one of each buffer."""
+    for new, old in zip(to, source, strict=True):
+        new.narrow(-2, at, count).copy_(old.narrow(-2, start, count))
 
 
 class KeyValueCache(Held):
@@ -64,8 +84,12 @@ class KeyValueCache(Held):
 
     transformers' DynamicCache concatenates (copies) all rows at each step and layer; this one
     writes only the new rows. After ``release`` no row may be used. ``recurrent``: what Gated
-    DeltaNet layers remember of the same rows.
+    DeltaNet layers remember of the same rows. ``hidden`` [capacity, hidden]: for a draft head, the
+    rows after the last layer; ``head_rows``: how many rows have the head's own keys and values,
+    which are those of one more layer.
     """
+
+    hidden: Tensor
 
     def __init__(self, layout: CacheLayout, rows: int, memory: KvMemory, nodes: int = 0) -> None:
         """MemoryFull: there is no memory for so many rows.
@@ -73,7 +97,7 @@ class KeyValueCache(Held):
         nodes: so many are expected in a pass.
         """
         super().__init__(memory)
-        self._layout = layout
+        self._layout, self.head_rows = layout, 0
         self.recurrent: RecurrentState | None = None
         if layout.recurrent is not None:
             self.recurrent = RecurrentState(layout.recurrent, nodes, memory)
@@ -88,38 +112,45 @@ class KeyValueCache(Held):
         """Take another buffer in place of this one."""
         rows = -(-rows // CAPACITY_STEP_ROWS) * CAPACITY_STEP_ROWS
         self._hold(self._layout.take(rows, self._memory))
-        self._buffer: Tensor = self._held.data
+        self.buffers: list[Tensor] = self._held.data
+        layers = [*self.buffers[0]]
+        if self._layout.hidden:
+            layers.append(self.buffers[1])
+            self.hidden = self.buffers[2]
         # Views made once: indexing the buffer per layer and step would cost more than the copy.
-        self.keys: list[Tensor] = [layer[0] for layer in self._buffer]  # [kv_heads, capacity, dim]
-        self.values: list[Tensor] = [layer[1] for layer in self._buffer]
+        self.keys: list[Tensor] = [layer[0] for layer in layers]  # [kv_heads, capacity, dim]
+        self.values: list[Tensor] = [layer[1] for layer in layers]
 
     @property
     def capacity(self) -> int:
         """The number of rows allocated."""
-        return self._buffer.shape[3]
+        return self.buffers[0].shape[-2]
 
     def reserve(self, rows: int, valid: int, certain: int = 0, prompt: int = 0) -> None:
         """Prepare a pass: grow to at least `rows` rows in all, keeping the first `valid`; raises
         MemoryFull.
 
-        certain, prompt: see ``RecurrentState.reserve``. It grows by a quarter at least, so that not
-        every step copies.
+        certain, prompt: see ``RecurrentState.reserve``.
         """
-        if rows > self.capacity:
-            give, old = self._give, self._buffer
-            self._take(max(rows, self.capacity * 5 // 4))
-            self._buffer[:, :, :, :valid] = old[:, :, :, :valid]
-            give()
+        self.grow(rows, valid)
         if self.recurrent is not None:
             self.recurrent.reserve(rows, valid, certain, prompt)
+
+    def grow(self, rows: int, valid: int) -> None:
+        """Grow to at least `rows` rows, by a quarter at least so that not every step copies."""
+        if rows > self.capacity:
+            give, old = self._give, self.buffers
+            self._take(max(rows, self.capacity * 5 // 4))
+            _copy_rows(self.buffers, 0, old, 0, valid)
+            give()
 
     def gather(self, start: int, rows: Sequence[int]) -> None:
         """Move `rows` (absolute indices, in order) to start, start + 1, ..., to commit a path of a
         tree."""
         if list(rows) != list(range(start, start + len(rows))):
-            index = torch.tensor(rows, device=self._buffer.device)
-            kept = self._buffer.index_select(3, index)
-            self._buffer[:, :, :, start : start + len(rows)] = kept
+            index = torch.tensor(rows, device=self._layout.device)
+            for buffer in self.buffers:
+                buffer.narrow(-2, start, len(rows)).copy_(buffer.index_select(-2, index))
             if self.recurrent is not None:
                 self.recurrent.gather(start, index)
 
@@ -134,7 +165,7 @@ class KeyValueCache(Held):
 
     def rows(self, start: int, end: int) -> Tensor:
         """A view [layers, 2, kv_heads, end - start, head_dim] of these rows."""
-        return self._buffer[:, :, :, start:end]
+        return self.buffers[0][:, :, :, start:end]
 
     @property
     def size(self) -> int:
@@ -284,7 +315,7 @@ class PrefixStore:
             for part, source in sources:
                 end = min(part.end, count)
                 kept = self._kept[source.key].buffer.data
-                cache.rows(part.start, end).copy_(kept[:, :, :, : end - part.start])
+                _copy_rows(cache.buffers, part.start, kept, 0, end - part.start)
         if cache.recurrent is not None and (state := self._state(sources)) is not None:
             cache.recurrent.resume(state, count)
         self._touch([source for _, source in sources])
@@ -316,7 +347,7 @@ class PrefixStore:
                 if buffer is None:
                     break
                 with torch.inference_mode():
-                    buffer.data[:, :, :, :count].copy_(cache.rows(part.start, part.end))
+                    _copy_rows(buffer.data, 0, cache.buffers, part.start, count)
                 begun = self._begun_as(part)
                 if begun is not None and begun[1] == begun[0].end - begun[0].start:
                     self.drop(begun[0].key)  # this one begins with all of it

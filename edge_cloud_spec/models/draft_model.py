@@ -277,7 +277,7 @@ class DraftModel:
 
         path = follow(found.draft, chosen).path
         assert self._lookup is not None
-        self._lookup.report(found.draft, 0, path, 1 + len(path))
+        self._lookup.report(len(found.draft), 0, path, 1 + len(path))
 
     def _next_token(self, path: Path) -> int:
         """The next token of a chain, after a scored path."""

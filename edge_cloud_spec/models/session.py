@@ -130,7 +130,7 @@ class Session:
         self.prompt_rows, self._refill, self._keep_prefix = prompt_rows, refill, keep
         self._cache: KeyValueCache | None = None
         self.spare = SPARE_ROWS  # extra rows of a cache beyond the known tokens
-        self._delta = 0
+        self.delta = 0  # position minus index of tokens after the prompt
         self._tokens: list[int] = []  # after the prompt
         self._computed = 0  # how many of the tokens are in the cache
         self._prompt_row: DeviceRows | None = None  # logits [V] after the prompt
@@ -158,6 +158,16 @@ class Session:
     def resident(self) -> bool:
         """Whether its cache is in memory."""
         return self._cache is not None
+
+    @property
+    def cache(self) -> KeyValueCache | None:
+        """Its cache, if that is in memory."""
+        return self._cache
+
+    @property
+    def computed_rows(self) -> int:
+        """How many rows of prompt and tokens are computed in its cache."""
+        return 0 if self._cache is None else self.prompt_rows + self._computed
 
     @property
     def pinned(self) -> bool:
@@ -201,7 +211,7 @@ class Session:
         if not cache.returns_to(self._first_row):  # as the prefix was rolled back meanwhile
             self._computed, self._row = 0, None
             return
-        self._cache, self._delta, self.spare = cache, delta, SPARE_ROWS
+        self._cache, self.delta, self.spare = cache, delta, SPARE_ROWS
         cache.keep_for(self)
         kept = self.nodes, self._logits
         if self.nodes:
@@ -354,7 +364,7 @@ class Session:
         before = len(self.nodes)
         start = self.prompt_rows + self._computed + before
         count = len(tail) + len(new)
-        end = self.prompt_rows + len(self._tokens) + self._delta
+        end = self.prompt_rows + len(self._tokens) + self.delta
         positions = [
             *range(end - len(tail), end),
             *(end - 1 + depth for depth in asked.depths[before:]),

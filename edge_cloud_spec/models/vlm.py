@@ -130,6 +130,19 @@ class Vlm(Processor):
             },
         )
 
+    def inputs(self, prompt: Prompt) -> tuple[Tensor, Tensor]:
+        """What the first layer reads of a prompt: embeddings [n, E], with its pictures' features,
+        and rotary positions int64 [3, n]."""
+        ids, grids = prompt.input_ids, [image.grid for image in prompt.images]
+        positions, _ = positions_of(ids, grids, self.image_id, self._merge)
+        embeddings = self.transformer.embed(ids)
+        spans = picture_spans(ids, self.image_id)
+        for (start, end), image in zip(spans, prompt.images, strict=True):
+            encoded = self._encoded(prompt.owner, image, end - start)
+            embeddings[start:end] = encoded.features.to(embeddings.dtype)
+            positions[:, start:end] = positions[0, start] + encoded.positions
+        return embeddings, torch.from_numpy(positions)
+
     def _keep(self, prompt: Prompt, cache: KeyValueCache, answer: Sequence[int]) -> None:
         """Keep what the mission's next prompt begins with: this one and its answer."""
         if prompt.grows:

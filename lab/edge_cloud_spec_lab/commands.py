@@ -18,6 +18,7 @@ TRAINED = {
     "flats": "fine-tune a pair on conversations in flats",
     "rooms": "fine-tune the pair's target in furnished rooms, by missions of its own",
     "exits": "train early exits of a target, which stays as it is",
+    "head": "train a head that drafts for a target, which stays as it is",
 }
 
 

@@ -15,11 +15,13 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.models import families
+from edge_cloud_spec.models.draft_head import MTP, head_modules
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
@@ -47,6 +49,28 @@ def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> 
     """A directory with random weights; the same arguments give the same directory."""
     directory = Path(_ROOT.name) / f"{family}_{seed}_{vocabulary}"
     return make_checkpoint(directory, family, CheckpointShape(vocabulary=vocabulary), seed=seed)
+
+
+@functools.cache
+def headed(family: str = "qwen3_5", seed: int = 0) -> Path:
+    """The same weights as in ``checkpoint``, with a head of random weights that drafts for them."""
+    directory = Path(_ROOT.name) / f"{family}_{seed}_headed"
+    shutil.copytree(checkpoint(family, seed), directory)
+    file = directory / "model.safetensors"
+    head = {MTP + name: tensor for name, tensor in random_head(vlm(family, seed)).items()}
+    save_file(load_file(file) | head, file, {"format": "pt"})
+    return directory
+
+
+def random_head(model: Vlm, seed: int = 0) -> dict[str, torch.Tensor]:
+    """The weights of a head for this target."""
+    random = torch.Generator().manual_seed(seed)
+    adds_one = type(model.transformer.attention_like()).__name__.startswith("Qwen3_5")
+    return {
+        name: around + 0.1 * torch.randn(tensor.shape, generator=random)
+        for name, tensor in head_modules(model.transformer).state_dict().items()
+        for around in [float("norm" in name and not adds_one)]
+    }
 
 
 def text_pair(directory: Path, family: str) -> tuple[Path, Path]:

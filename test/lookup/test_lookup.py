@@ -256,7 +256,7 @@ def test_the_beginnings_beside_it_do_not_count_for_a_budget() -> None:
     for _ in range(50):  # another beginning each time, all of them wrong
         lookup = of(them, opening=BEGINS)
         draft = lookup.draft((), 8)
-        lookup.report(draft, 0, tuple(range(len(ANSWER))), 1 + len(ANSWER))
+        lookup.report(len(draft), 0, tuple(range(len(ANSWER))), 1 + len(ANSWER))
     gains = of(them, opening=BEGINS)._answers.by_itself._gains
     assert gains[: len(ANSWER)] == pytest.approx([1.0] * len(ANSWER), abs=0.1)
     assert gains[len(ANSWER)] > 0.5  # as before it was tried

@@ -64,8 +64,8 @@ def stop_at(layer: int) -> OnLayer:
 def passes(kind: str) -> Iterator[None]:
     """Passes of this kind, over caches that hold no numbers where nothing was computed."""
 
-    def nothing(layout: CacheLayout, rows: int) -> torch.Tensor:
-        return torch.full((layout.layers, 2, layout.heads, rows, layout.size), torch.nan)
+    def nothing(layout: CacheLayout, rows: int) -> list[Tensor]:
+        return [torch.full(shape, torch.nan) for shape in layout._shapes(rows)]
 
     def no_writes(layout: RecurrentLayout, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         state, window, writes = allocate(layout, rows)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ...candidates import candidates_of
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
-from ...lookup import Lookups
+from ...lookup import Lookups, with_looked_up
 from ...models.openai_server import Unavailable
 from ...models.prompt import check_request
 from ...wire.codec import decode_client
@@ -85,7 +85,7 @@ class Engine:
         self._lookups = lookups
         # Sessions share the target's passes, but wait for one another's drafts.
         self._server_drafting = (
-            ServerDrafting(lambda: scheduler.has_model_work) if models.drafter else None
+            ServerDrafting(lambda: scheduler.has_model_work) if models.drafts else None
         )
         self.waiting_for_memory: dict[HeldSession, None] = {}
         self.messages = MessageStore(
@@ -319,9 +319,30 @@ class Engine:
                 session.target.extend(tokens)
             case DuePass():
                 effect.arrived = arrived
+                self._draft_beside(session)
                 self._queue_pass(session)
             case Propose():
                 self._scheduler.of(session.client).jobs[Job(session, effect, arrived)] = None
+
+    def _draft_beside(self, session: HeldSession) -> None:
+        """Let a head of the target draft beside a robot's draft that others may be added to, where
+        that pays."""
+        due, drafting = session.due, self._server_drafting
+        if not (drafting and self._models.has_head and session.opening.lookup):
+            return
+        if due.source != "robot" or not due.given:
+            return
+        rows, started = 1 + len(due.draft), self._clock()
+        length = min(drafting.beside(rows, self._scheduler.estimator.seconds), session.useful)
+        if length < 1:
+            return
+        try:
+            found = self._models.propose(session, tuple(session.tokens), length)
+        except Exception as error:
+            log.warning("the head of the target failed, and its draft is left out: %s", error)
+            return
+        due.draft = with_looked_up(due.draft, found, len(due.draft) + len(found), due.open_at)
+        due.beside, due.draft_s = 1 + len(due.draft) - rows, self._clock() - started
 
     def _queue_pass(self, session: HeldSession) -> None:
         """Queue the due pass, which waits until the tokens before it are prefilled."""

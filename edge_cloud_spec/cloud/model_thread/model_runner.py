@@ -12,7 +12,7 @@ from ...decoding.processors import AdjustmentAfter, LogitsProcessors, adjustment
 from ...decoding.propose import ProposalConfig
 from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import TargetRows
-from ...errors import UserError
+from ...errors import MemoryFull, UserError
 from ...models.draft_model import DraftModel
 from ...models.drafter import ALL_ROWS
 from ...models.kv_memory import KvMemory
@@ -26,6 +26,7 @@ from .target_session import TargetSession
 
 if TYPE_CHECKING:
     from ...models.byte_drafter import ByteDrafter
+    from ...models.draft_head import DraftHead
     from ...models.exits import ExitPrediction, ExitPredictor, Exits
     from ...models.processor import Processor
     from ...models.session import Prefill, Session
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 OnPredicted = Callable[[HeldSession, Predicted], None]
 
-NO_DRAFTER = "cloud_sd needs a drafter in the cloud; serve with --drafter"
+NO_DRAFTER = "cloud_sd needs a drafter in the cloud, or a target with a head; serve with --drafter"
 
 
 class Unsupported(UserError):
@@ -52,11 +53,11 @@ def refuse_log_probs(opening: Open, where: str) -> None:
 class ModelRunner(ABC):
     """Runs a verifier's target, here or on another server, under one prompt specification.
 
-    ``drafter``: the cloud's own draft model, if any. ``on_news`` is called, from any thread, with a
-    session whose pass raised NotArrived and may be tried again.
+    ``drafts``: whether the cloud can draft; ``has_head``: by a head of the target. ``on_news`` is
+    called, from any thread, with a session whose pass raised NotArrived and may be tried again.
     """
 
-    drafter: Vlm | None = None
+    drafts = has_head = False
     on_news: Callable[[HeldSession], None] = staticmethod(lambda _: None)
 
     def __init__(
@@ -113,7 +114,7 @@ class CachedTarget(TargetSession):
 
     def __init__(self, model: Vlm, prompt: Prompt, verified: tuple[int, ...]) -> None:
         """verified: tokens that another verifier verified, before the decode came here."""
-        self._model, self._prompt, self._verified = model, prompt, verified
+        self._model, self.prompt, self._verified = model, prompt, verified
         self._steps: Prefill | None = None
         self._session: Session | None = None
 
@@ -141,7 +142,7 @@ class CachedTarget(TargetSession):
         tokens."""
         session, steps = self._session, self._steps
         if steps is None:
-            steps = self._model.prefill(self._prompt) if session is None else session.restore()
+            steps = self._model.prefill(self.prompt) if session is None else session.restore()
         self._steps = None  # also where a step fails: its memory is given back
         if due is not None and session is None and not self._verified:
             steps.draft(due.tokens, due.parents)
@@ -175,8 +176,8 @@ class CachedTarget(TargetSession):
 
 
 class LocalModels(ModelRunner):
-    """Models in this process: the target, its early exits and a drafter, with their common
-    vocabulary."""
+    """Models in this process: the target, its early exits, and what drafts for it: a drafter, with
+    their common vocabulary, or a head of its own."""
 
     def __init__(
         self,
@@ -185,10 +186,12 @@ class LocalModels(ModelRunner):
         drafter: Vlm | None,
         exits: Exits | None,
         kv_bytes: int = 0,
+        head: DraftHead | None = None,
     ) -> None:
         """kv_bytes: the limit of keys and values; 0: the device's default."""
         super().__init__(target, spec, kv_bytes or target.default_kv_bytes)
-        self.target, self.drafter, self._exits = target, drafter, exits
+        self.target, self.drafter, self._exits, self._head = target, drafter, exits, head
+        self.drafts, self.has_head = bool(drafter or head), drafter is None and head is not None
         for model in (target, drafter):
             if model is not None:
                 model.crop(spec.vocabulary)
@@ -239,25 +242,45 @@ class LocalModels(ModelRunner):
         )
 
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
-        if self.drafter is None:
+        if not self.drafts:
             return super().propose(session, prefix, length)
+        if self.has_head and not _is_computed(_cached(session)):
+            return Draft(())  # the head reads rows of the target, which its next pass computes
         if session.drafter is None:
-            opening = session.opening
-            prompt = self.drafter.prompt(opening.request, self.spec)
-            grammar = _grammar(self.drafter, opening, self.spec)
-            proposal = ProposalConfig(opening.rule, opening.policy)
-            session.drafter = DraftModel(
-                self.drafter.open(prompt),
-                proposal,
-                self.spec.end_ids,
-                processors=logits_processors(self.spec, prompt, grammar),
-            )
-        return session.drafter.finished(Branch(prefix, chain(length))).draft
+            session.drafter = self._draft_model(session)
+        try:
+            session.target.pin(self.has_head)  # whose rows are in the target's cache
+            return session.drafter.finished(Branch(prefix, chain(length))).draft
+        except MemoryFull:
+            if self.has_head:
+                return Draft(())
+            raise
+        finally:
+            session.target.pin(False)
+
+    def _draft_model(self, session: HeldSession) -> DraftModel:
+        opening = session.opening
+        proposal, ends = ProposalConfig(opening.rule, opening.policy), self.spec.end_ids
+        if self.drafter is None:
+            assert self._head is not None
+            target = _cached(session)
+            drafts = self._head.beside(target.session, target.prompt)
+            return DraftModel(drafts, proposal, ends, processors=session.processors)
+        prompt = self.drafter.prompt(opening.request, self.spec)
+        processors = logits_processors(
+            self.spec, prompt, _grammar(self.drafter, opening, self.spec)
+        )
+        return DraftModel(self.drafter.open(prompt), proposal, ends, processors=processors)
 
 
 def _cached(session: HeldSession) -> CachedTarget:
     assert isinstance(session.target, CachedTarget)
     return session.target
+
+
+def _is_computed(target: CachedTarget) -> bool:
+    """Whether at most the last token of the prefix is not computed yet."""
+    return target.ready and target.session.pending_rows <= 1
 
 
 def _grammar(model: Processor | ByteDrafter, opening: Open, spec: PromptSpec) -> Grammar | None:

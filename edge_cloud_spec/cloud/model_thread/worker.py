@@ -29,6 +29,7 @@ from .sessions import HeldSession, RobotStream, Sessions
 from .target_session import NotArrived
 
 if TYPE_CHECKING:
+    from ...models.draft_head import DraftHead
     from ...models.exits import Exits
     from ...models.vlm import Vlm
 
@@ -51,16 +52,18 @@ class Worker(threading.Thread):
         clock: Callable[[], float] = time.perf_counter,
         exits: Exits | None = None,
         instructions: re.Pattern[str] | None = None,
+        head: DraftHead | None = None,
     ) -> None:
         """target: the model, or the runner of all models. exits: the target's early exits.
-        instructions: the pattern that the target was trained on, if known."""
+        instructions: the pattern that the target was trained on, if known. head: the target's, that
+        drafts where there is no drafter."""
         super().__init__(name="model", daemon=True)
         self.limits = limits or WorkerLimits()
         if isinstance(target, ModelRunner):
             self._models = target
         else:
             kv_bytes = int(self.limits.kv_mb * 2**20)
-            self._models = LocalModels(target, spec, drafter, exits, kv_bytes)
+            self._models = LocalModels(target, spec, drafter, exits, kv_bytes, head)
         self._clock = clock
         self.held = Sessions(self.limits)
         self.counters = Counters()

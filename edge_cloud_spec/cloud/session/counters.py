@@ -39,12 +39,19 @@ class Counters:
     answers: AnswerCounts = field(default_factory=AnswerCounts)
 
     def count_verdict(
-        self, draft: Draft, source: str, path: Sequence[int], tokens: int, finish: str
+        self,
+        draft: Draft,
+        source: str,
+        path: Sequence[int],
+        tokens: int,
+        finish: str,
+        beside: int = 0,
     ) -> None:
         """Count a verdict that accepts this path of the draft and adds ``tokens`` tokens to the
         answer.
 
-        source: who drafted the nodes that are not from a lookup.
+        source: who drafted the nodes that are neither from a lookup nor, as the last ``beside``
+        ones, from a head of the target.
         """
         self.verdicts += 1
         answers = self.answers
@@ -52,9 +59,13 @@ class Counters:
         answers.drafts += bool(len(draft))
         looked_up = sum(node >= draft.drafted for node in path)
         answers.drafted[source] += draft.drafted
-        answers.drafted["lookup"] += draft.looked_up
+        answers.drafted["lookup"] += draft.looked_up - beside
+        by_head = sum(node >= len(draft) - beside for node in path)
         answers.accepted[source] += len(path) - looked_up
-        answers.accepted["lookup"] += looked_up
+        answers.accepted["lookup"] += looked_up - by_head
+        if beside:
+            answers.drafted["cloud"] += beside
+            answers.accepted["cloud"] += by_head
         answers.accepted_at.update(range(len(path)))
         if finish:
             answers.finished[finish] += 1

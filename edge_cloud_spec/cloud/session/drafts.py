@@ -7,9 +7,9 @@ from collections.abc import Callable
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, BadDraft, Draft
 from ...decoding.grammar import Grammar, forced_tokens
-from ...decoding.mean import PassYield
+from ...decoding.mean import Mean, PassYield
 from ...decoding.verified_answer import VerifiedAnswer
-from ...lookup import AnswerLookup
+from ...lookup import AnswerLookup, NodeBudget
 from ...wire.messages import DraftMessage, Generation, Open
 from .counters import Counters
 from .events import EMPTY, DuePass, Propose, Proposed
@@ -88,6 +88,7 @@ class ServerDrafting:
         delay."""
         self._others_wait = others_wait
         self._drafted, self._looked_up, self._bare = PassYield(), PassYield(), PassYield()
+        self._beside, self._token_s = NodeBudget(SERVER_TOKENS), Mean(0.0)
         self._trials = 0  # of the draft model, before it was measured
         self._since = 0  # choices since the worse source was tried
 
@@ -109,6 +110,23 @@ class ServerDrafting:
             return better
         self._since = 0
         return not better
+
+    def beside(self, rows: int, seconds: Callable[[int], float]) -> int:
+        """How many tokens a head of the target should draft beside a robot's draft; rows: of its
+        pass without them; seconds: of a pass, by its rows."""
+        if self._others_wait():
+            return 0
+        return self._beside.nodes(
+            rows, lambda all_rows: seconds(all_rows) + (all_rows - rows) * self._token_s.value
+        )
+
+    def report_beside(self, scored: DuePass, path: tuple[int, ...], tokens: int) -> None:
+        """Record the verdict on a robot's draft."""
+        if scored.beside:
+            self._token_s.observe(scored.draft_s / scored.beside)
+        first = len(scored.draft) - scored.beside
+        accepted = tuple(node - first for node in path if node >= first)
+        self._beside.report(scored.beside, accepted, tokens)
 
     def report(self, scored: DuePass, tokens: int, seconds: float) -> None:
         """Record a verdict: the tokens that it added, and the seconds since the last one."""
@@ -204,9 +222,9 @@ class DraftChoice:
         )
 
     def _with_looked_up(self, draft: Draft, open_at: int | None = None) -> Draft:
-        if self._lookup is None or not self._useful:
+        if self._lookup is None or not self.useful:
             return draft
-        return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
+        return self._lookup.beside(draft, self._answer.tokens, self.useful, open_at)
 
     def by_server(self, how: Generation) -> DuePass | Propose:
         """The next pass when the server generates by itself, or a request to its draft model.
@@ -223,12 +241,12 @@ class DraftChoice:
         elif not (
             how.may_speculate
             and self._answer.tokens
-            and self._useful
+            and self.useful
             and self._server_drafting
             and self._server_drafting.choose(len(found.draft))
         ):
             return found
-        length = min(self._opening.draft_length or SERVER_TOKENS, self._useful, MAX_OWN_TOKENS)
+        length = min(self._opening.draft_length or SERVER_TOKENS, self.useful, MAX_OWN_TOKENS)
         return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
 
     def drafted(self, proposed: Proposed) -> DuePass:
@@ -259,12 +277,12 @@ class DraftChoice:
                 both = self._with_looked_up(Draft(forced))
                 return DuePass(both, given=len(forced), source="grammar")
         known = not self._answer.tokens and self._opening.generation is None
-        if self._lookup is None or not self._useful or known:
+        if self._lookup is None or not self.useful or known:
             return DuePass(EMPTY)
-        return DuePass(self._lookup.draft(self._answer.tokens, self._useful))
+        return DuePass(self._lookup.draft(self._answer.tokens, self.useful))
 
     @property
-    def _useful(self) -> int:
+    def useful(self) -> int:
         """How many draft tokens the answer can take, besides the verdict's token."""
         return max(0, self._answer.room - 1)
 
@@ -279,5 +297,8 @@ class DraftChoice:
         self._prompt_read |= drafted
         if self._server_drafting and self._answer.tokens and measured:
             self._server_drafting.report(scored, tokens, seconds)
+        if self._server_drafting and scored.given and scored.source == "robot":
+            self._server_drafting.report_beside(scored, path, tokens)
         if self._lookup is not None:
-            self._lookup.report(scored.draft, scored.given, path, tokens)
+            end = len(scored.draft) - scored.beside
+            self._lookup.report(end, scored.given, path, tokens)

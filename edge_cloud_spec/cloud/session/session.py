@@ -172,6 +172,11 @@ class CloudSession:
         return self._generation is not None
 
     @property
+    def useful(self) -> int:
+        """How many draft tokens the answer can take, besides the verdict's token."""
+        return self._drafts.useful
+
+    @property
     def tokens(self) -> list[int]:
         """The verified tokens of the answer."""
         return self._answer.tokens
@@ -348,7 +353,7 @@ class CloudSession:
         last = () if verdict.token is None else (verdict.token,)
         settled = verdict.tokens + last
         self._history.add(verdict)
-        self.counters.count_verdict(due.draft, due.source, path, len(settled), finish)
+        self.counters.count_verdict(due.draft, due.source, path, len(settled), finish, due.beside)
         seconds = scored.queue_s + due.draft_s + scored.verify_s
         self._drafts.report(due, path, len(settled), seconds)
         self._answer.extend(settled)

@@ -9,7 +9,7 @@ if that pays, in one call over copies of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -81,6 +81,10 @@ class Transformer:
                 "begin"
             )
         self.heads: int = heads
+        like = next(index for index, each in enumerate(layers) if hasattr(each, "self_attn"))
+        kind: Callable[..., Any] = type(layers[like])
+        # Makes a layer of transformers such as its layers with attention.
+        self.attention_like: Callable[[], Any] = partial(kind, config, like)
         sizes = heads, config.num_key_value_heads, attentions[0].head_dim
         self._embedding: Tensor = language_model.embed_tokens.weight
         self.hidden_size: int = self._embedding.shape[1]
@@ -100,7 +104,7 @@ class Transformer:
             layers[index] = nn.Identity()  # frees the weights that were fused
         shape = len(attentions), *sizes[1:], self.dtype, self.device
         self.cache_layout = CacheLayout(*shape, recurrent)
-        self._rotary = RotaryEmbedding(rotary, config, self.dtype)
+        self.rotary = RotaryEmbedding(rotary, config, self.dtype)
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
         """Embeddings [n, hidden_size] of token ids [n]."""
@@ -136,7 +140,7 @@ class Transformer:
         positions: int64 [3, n] (time, height, width), or one text position per token. on_layer:
         called after each layer, while the pass continues.
         """
-        cos, sin = self._rotary(positions)  # [n, 1, head_dim] each
+        cos, sin = self.rotary(positions)  # [n, 1, head_dim] each
         features = deepstack.features if deepstack is not None else ()
         padded: PaddedAttention | None = None
         if PaddedAttention.pays(items, self.cache_layout):
@@ -157,6 +161,11 @@ class Transformer:
                 on_layer(index, hidden)
         if padded is not None:
             padded.keep()
+        if self.cache_layout.hidden:
+            for item, rows in zip(
+                items, torch.split(hidden, [one.count for one in items]), strict=True
+            ):
+                item.cache.hidden[item.start : item.start + item.count] = rows
         return hidden
 
     def _attend(self, items: Sequence[PassItem], index: int, qk: Tensor, values: Tensor) -> Tensor:
@@ -168,9 +177,13 @@ class Transformer:
     def logits(self, hidden: Tensor, vocabulary: int) -> Tensor:
         """Logits float32 [n, vocabulary] of hidden rows [n, E], after the last layer or at an
         exit."""
+        return self.unembed(self.norm(hidden), vocabulary)
+
+    def unembed(self, normed: Tensor, vocabulary: int) -> Tensor:
+        """Logits float32 [n, vocabulary] of rows [n, E] after a final norm, this or another."""
         if self._cropped is None or self._cropped[0] != vocabulary:
             self._cropped = (vocabulary, self._crop(vocabulary))
-        rows: Tensor = self._cropped[1](self.norm(hidden))
+        rows: Tensor = self._cropped[1](normed)
         return rows[:, :vocabulary].float()
 
     def _crop(self, vocabulary: int) -> nn.Module:

@@ -21,6 +21,8 @@ from edge_cloud_spec.edge.decode_options import DecodeOptions, DecodeSettings
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, VLLM
+from edge_cloud_spec.models.checkpoint import checkpoint_directory
+from edge_cloud_spec.models.draft_head import has_head
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.passes.layer import QUANTIZATIONS
@@ -57,7 +59,10 @@ OPTIONS: Options = {
     **arguments(DecodeOptions(max_tokens=ANSWER_TOKENS), "max_tokens", "temperature"),
     "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
     "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
-    "--target": {"default": str(EMBEDDED / "target")},
+    "--target": {
+        "default": str(EMBEDDED / "target"),
+        "help": "if it has a head, that drafts in the cloud",
+    },
     "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of a vLLM server of the target"},
     "--drafter": {"default": str(EMBEDDED / "drafter")},
     "--quantize": {"choices": QUANTIZATIONS, "default": "none", "help": "of the drafter"},
@@ -83,7 +88,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError(f"--history: {error}") from None
     dialect = replace(ours(), history=history)
     rows: list[Row] = []
-    in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
+    own_head = not args.engine and has_head(checkpoint_directory(args.target))
+    in_cloud = args.drafter if Path(args.drafter).is_dir() and not own_head else ""
     here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
     here = replace(here, path=args.drafter, name=args.model, quantize=args.quantize)
     drafter = load_drafter(here)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 from helpers import checkpoints as helper
 from helpers.checkpoints import HIDDEN
-from safetensors.torch import load_file, save_file
+from helpers.training import decided, material
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.models.exits import Exits
@@ -19,27 +18,6 @@ from edge_cloud_spec_lab.training.exits.command import (
     frequent_tokens,
     picture_requests,
 )
-
-
-def material(folder: Path) -> tuple[Path, Path]:
-    """A folder of pictures and a file of prompts."""
-    (folder / "pictures").mkdir()
-    for seed in range(3):
-        (folder / "pictures" / f"{seed}.jpg").write_bytes(helper.jpeg(seed))
-    prompts = folder / "prompts.txt"
-    prompts.write_text("find the silver bottle\n\ngo to the door\n")
-    return folder / "pictures", prompts
-
-
-def decided(folder: Path) -> Path:
-    """A random checkpoint whose layers matter and which is sure of its words."""
-    shutil.copytree(helper.checkpoint(), folder)
-    weights = load_file(folder / "model.safetensors")
-    for name, weight in weights.items():
-        if weight.dim() == 2 and "language_model" in name:
-            weight.mul_(12)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
 
 
 def test_training_lowers_the_loss_of_a_frozen_target(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from edge_cloud_spec.models.exits import (
     weights_of,
 )
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS
@@ -114,27 +114,34 @@ def collect(
     count: int,
     seed: int,
 ) -> Rows:
-    """Collect the data of ``count`` requests, each answered greedily and by sampling with
-    ``seed``."""
-    parts: list[Rows] = []
+    """Collect the data of ``count`` requests."""
+    answered = answers(vlm, spec, requests, count, seed)
+    parts = [answer_rows(session, answer, layers) for _, session, answer in answered]
+    return Rows(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
+
+
+def answers(
+    vlm: Vlm, spec: PromptSpec, requests: Iterator[Request], count: int, seed: int
+) -> Iterator[tuple[Prompt, Session, list[int]]]:
+    """Answer ``count`` requests, each greedily and by sampling with ``seed``: the prompt, a session
+    of it, and the answer."""
     begun = reported = time.monotonic()
     for start in range(0, count, ANSWERS_TOGETHER):
-        sessions, policies = [], []
+        prompts, sessions, policies = [], [], []
         for index, request in enumerate(
             islice(requests, min(ANSWERS_TOGETHER, count - start)), seed + start
         ):
             prompt = vlm.prompt(request, spec)
             for policy in (GREEDY, SamplingPolicy(SAMPLING_TEMPERATURE, seed=index)):
+                prompts.append(prompt)
                 sessions.append(vlm.open(prompt))
                 policies.append(policy)
-        answers = generate(vlm, sessions, policies, spec)
-        pairs = zip(sessions, answers, strict=True)
-        parts += [answer_rows(session, answer, layers) for session, answer in pairs]
+        said = generate(vlm, sessions, policies, spec)
+        yield from zip(prompts, sessions, said, strict=True)
         done, now = min(start + ANSWERS_TOGETHER, count), time.monotonic()
         if now - reported > PROGRESS_REPORT_S or done == count:
             print(f"answers: {done} of {count} requests, {done / (now - begun):.1f}/s", flush=True)
             reported = now
-    return Rows(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
 
 
 def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) -> Rows:
@@ -240,16 +247,8 @@ class ExitTrainer:
         return divergence.mean(), (log_exit.argmax(-1) == places[:, 0]).float().mean()
 
 
-OPTIONS: Options = {
+ANSWERS_OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
-    "--out": {"type": Path, "default": Path("exits"), "help": "(default %(default)s)"},
-    "--layers": {"default": "", "help": "an exit after so many layers, such as 2,3"},
-    "--rank": {"type": int, "default": 64, "help": "of the adapters (%(default)s)"},
-    "--shortlist": {
-        "type": int,
-        "default": 1024,
-        "help": "tokens an exit may predict, 0: all (%(default)s)",
-    },
     "--pictures": {"type": Path, "help": "folder to learn from (default: simulated)"},
     "--prompts": {"type": Path, "help": "text file, an instruction a line"},
     "--requests": {"type": int, "default": 4000, "help": "to answer (%(default)s)"},
@@ -259,6 +258,19 @@ OPTIONS: Options = {
     "--device": {"default": "cpu", "help": "cpu or cuda (default %(default)s)"},
     "--dtype": {"default": "float32", "help": "float32, bfloat16 or float16"},
     "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
+}
+"""The options of training by a target's answers."""
+
+OPTIONS: Options = {
+    **ANSWERS_OPTIONS,
+    "--out": {"type": Path, "default": Path("exits"), "help": "(default %(default)s)"},
+    "--layers": {"default": "", "help": "an exit after so many layers, such as 2,3"},
+    "--rank": {"type": int, "default": 64, "help": "of the adapters (%(default)s)"},
+    "--shortlist": {
+        "type": int,
+        "default": 1024,
+        "help": "tokens an exit may predict, 0: all (%(default)s)",
+    },
 }
 
 add_train_arguments = partial(add_options, options=OPTIONS)
@@ -279,7 +291,7 @@ def run_train(args: argparse.Namespace) -> int:
     vlm = load(args.target, device=args.device, dtype=args.dtype, threads=args.threads)
     layers = _layers(args.layers, vlm)
     spec = vlm.spec(args.max_tokens)
-    rows = collect(vlm, spec, layers, _requests(args), args.requests, args.seed)
+    rows = collect(vlm, spec, layers, asked_requests(args), args.requests, args.seed)
     tokens = frequent_tokens(rows, args.shortlist, vlm.vocabulary)
     trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed)
     trainer.run(60 * args.minutes)
@@ -320,7 +332,7 @@ def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def _requests(args: argparse.Namespace) -> Iterator[Request]:
+def asked_requests(args: argparse.Namespace) -> Iterator[Request]:
     """The training requests, reproducible by seed."""
     if (args.pictures is None) != (args.prompts is None):
         raise UserError("--pictures and --prompts go together")

@@ -1,0 +1,246 @@
+"""The target's own head drafts in the cloud: whatever it says, answers are those of transformers'
+``generate``, and where it is right they take fewer passes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.checkpoints import headed, jpeg, random_head
+from helpers.cloud.grpc_robot import POLICIES
+from helpers.cloud.replaying_robot import ReplayingRobot
+from helpers.cloud.served_answers import opening_of, worker_of
+from helpers.cloud.worker_robot import Robot, do_all
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.models.draft_head import DraftHead
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.request import Picture, Request
+from edge_cloud_spec.wire.messages import Close, Fault, Generation
+from edge_cloud_spec_lab.bench.chi_square import compare
+from edge_cloud_spec_lab.bench.reference import generate, load_reference, sample
+from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
+
+SPECULATIVE, MAY = Generation(speculative=True), Generation(may_speculate=True)
+FAMILY, TOKENS = "qwen3_5", 24
+OPTIONS = ("--device", "cpu", "--dtype", "float32", "--no-check")
+Weights = dict[str, Tensor]
+
+
+def as_it_is(weights: Weights) -> Weights:
+    return weights
+
+
+def of_a_cycle(weights: Weights) -> Weights:
+    """A head that takes a token's embedding to the LM head: right where that alone says what
+    follows, and otherwise one that repeats itself."""
+    width = len(weights["fc.weight"])
+    passes = torch.cat([torch.eye(width), torch.zeros(width, width)], 1)
+    little = ("o_proj.weight", "down_proj.weight", "norm.weight")
+    scaled = {
+        name: weights[name] * 0.1 if name.endswith(little) else weights[name] for name in weights
+    }
+    return scaled | {"fc.weight": passes}
+
+
+def broken(weights: Weights) -> Weights:
+    return {name: torch.full_like(tensor, torch.nan) for name, tensor in weights.items()}
+
+
+HEADS = (as_it_is, of_a_cycle, broken)
+
+
+@cache
+def target_of(root: Path, follows: bool) -> tuple[Path, Any]:
+    """A checkpoint and transformers' model of it. follows: each token has one that follows it,
+    whatever was before; otherwise answers depend on the whole prompt."""
+    text = {"initializer_range": 0.15}
+    shape = CheckpointShape(layers=4)
+    if follows:
+        cycle = np.random.default_rng(0).permutation(256)
+        rows = np.full(400, -1)
+        rows[cycle] = np.roll(cycle, -1)
+        made = make_checkpoint(root / "cycle", FAMILY, CheckpointShape(hidden=64), follows=rows)
+    else:
+        made = make_checkpoint(root / "random", FAMILY, shape, text=text)
+    return made, load_reference(str(made), load(made, check=False))
+
+
+class Cloud:
+    """A worker with a head, and what transformers says."""
+
+    def __init__(self, root: Path, change: Callable[[Weights], Weights], **options: Any) -> None:
+        self.asked = 0
+        path, self.reference = target_of(root, options.pop("follows", False))
+        self.model = load(path, check=False)
+        head = DraftHead.of(change(random_head(self.model, 3)), self.model, "of a test")
+        assert head is not None
+        self.spec = self.model.spec(TOKENS, None)
+        limits = WorkerLimits(**options)
+        # Its clock stands still: all that is drafted pays.
+        self.worker = Worker(self.model, self.spec, None, limits, lambda: 0.0, head=head)
+
+    def ask(self, request: Request, rule: str, how: Generation, **more: Any) -> Robot:
+        self.asked += 1
+        opening = replace(opening_of(request, rule, POLICIES[rule]), nonce=self.asked)
+        opening = replace(opening, generation=how, **more)
+        robot = Robot(self.worker)
+        robot.say(opening)
+        return robot
+
+    def own(self, request: Request, rule: str) -> tuple[int, ...]:
+        prompt = self.model.prompt(request, self.spec)
+        return generate(self.reference, prompt, self.spec, POLICIES[rule])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("targets")
+
+
+def asked(many: int, spec: Any) -> list[Request]:
+    """Different pictures and texts, some of them twice."""
+    texts = ("find the silver bottle", "search for the red chair near the door", "find it")
+    return [spec.request(Picture.of(jpeg(n % 4)), f"{texts[n % 3]} {n % 5}") for n in range(many)]
+
+
+@pytest.mark.parametrize("how", [SPECULATIVE, MAY])
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("change", HEADS)
+def test_whatever_a_head_says_answers_are_those_of_generate(
+    root: Path, change: Callable[[Weights], Weights], rule: str, how: Generation
+) -> None:
+    """One after the other, the last of them known, and then several robots at once."""
+    cloud = Cloud(root, change)
+    requests = asked(4, cloud.spec)
+    requests.append(requests[-1])
+    own = [cloud.own(request, rule) for request in requests[:-1]]
+    own.append(own[-1])
+    alone = []
+    for request in requests:
+        alone.append(cloud.ask(request, rule, how))
+        do_all(cloud.worker)
+    together = [cloud.ask(request, rule, how) for request in requests]
+    do_all(cloud.worker)
+    for robots in (alone, together):
+        assert [robot.said for robot in robots] == own
+        assert not any(robot.count(Fault) for robot in robots)
+    assert cloud.worker.counters.answers.drafted["cloud"] > 0
+    assert cloud.worker.kv_memory.prefix_hits > 0
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_a_head_that_is_right_takes_fewer_passes(root: Path, rule: str) -> None:
+    cloud = Cloud(root, of_a_cycle, follows=True)
+    (request,) = asked(1, cloud.spec)
+    for how, most in ((Generation(), TOKENS), (SPECULATIVE, TOKENS // 3)):
+        before = cloud.worker.counters.verdicts
+        robot = cloud.ask(request, rule, how, draft_length=4)
+        do_all(cloud.worker)
+        assert robot.said == cloud.own(request, rule) and len(robot.said) == TOKENS
+        assert TOKENS / 5 <= cloud.worker.counters.verdicts - before <= most
+    assert cloud.worker.counters.answers.accepted["cloud"] > TOKENS / 2
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_after_evictions_and_at_another_verifier_it_drafts_on(root: Path, rule: str) -> None:
+    """Memory for two of five sessions, of which some were begun elsewhere."""
+    roomy = Cloud(root, of_a_cycle, follows=True)
+    requests = asked(5, roomy.spec)
+    alone = roomy.ask(requests[0], rule, SPECULATIVE)
+    do_all(roomy.worker)
+    kv_mb = 2.5 * roomy.worker.kv_memory.peak / 2**20
+    cloud = Cloud(root, of_a_cycle, follows=True, kv_mb=kv_mb, batch_rows=20)
+    own = [cloud.own(request, rule) for request in requests]
+    assert alone.said == own[0]
+    begun = [(), (), own[2][:9], own[3][:1], own[4][:17]]
+    robots = [
+        cloud.ask(request, rule, SPECULATIVE, verified=tokens)
+        for request, tokens in zip(requests, begun, strict=True)
+    ]
+    do_all(cloud.worker)
+    for robot, tokens, whole in zip(robots, begun, own, strict=True):
+        assert (*tokens, *robot.said) == whole and not robot.count(Fault)
+    assert cloud.worker.kv_memory.evictions > 0
+    assert cloud.worker.counters.answers.accepted["cloud"] > TOKENS
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("change", HEADS)
+def test_it_drafts_beside_robots_and_lookups_in_the_same_pass(
+    root: Path, change: Callable[[Weights], Weights], rule: str
+) -> None:
+    """Chains and trees, half of them wrong; each request twice, so that its answer is known, or not
+    looked up where the head is right."""
+    follows = change is of_a_cycle
+    cloud = Cloud(root, change, follows=follows, lookup_suffixes=0 if follows else 1000)
+    for nonce, request in enumerate(asked(3, cloud.spec) * 2):
+        opening = replace(opening_of(request, rule, POLICIES[rule]), nonce=nonce, lookup=True)
+        opening = replace(opening, draft_identity="replayed")
+        own = cloud.own(request, rule)
+        robot = ReplayingRobot(cloud.worker, opening, own, Random(nonce))
+        do_all(cloud.worker)
+        assert tuple(robot.tokens) == own and not robot.faults
+    answers = cloud.worker.counters.answers
+    assert min(answers.drafted["cloud"], answers.accepted["robot"]) > 0
+    assert answers.accepted["cloud" if follows else "lookup"] > 10
+
+
+@pytest.mark.parametrize("change", [as_it_is, of_a_cycle])
+def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
+    root: Path, change: Callable[[Weights], Weights]
+) -> None:
+    cloud = Cloud(root, change)
+    (request,) = asked(1, cloud.spec)
+    ours, policy = [], SamplingPolicy(0.8, top_k=3)
+    for seed in range(200):
+        more = {"policy": replace(policy, seed=seed), "max_tokens": 3}
+        robot = cloud.ask(request, "rejection", SPECULATIVE, **more)
+        do_all(cloud.worker)
+        ours.append(robot.said)
+        robot.ask(Close())
+    prompt = cloud.model.prompt(request, cloud.spec)
+    theirs = sample(cloud.reference, prompt, cloud.spec, policy, 200, 3)
+    found = compare(ours, theirs)
+    assert found.freedom > 5 and found.p_value > 1e-3
+    assert cloud.worker.counters.answers.drafted["cloud"] > 200
+
+
+def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Path(shutil.copytree(headed(), tmp_path / "target"))
+    said = []
+    for drafter in ("", "none"):
+        worker_of("--target", str(target), "--drafter", drafter, *OPTIONS)
+        said.append("head: MTP of the checkpoint, drafts 4\n" in capsys.readouterr().out)
+    assert said == [True, False] and not caplog.records
+    file = target / "model.safetensors"
+    weights = load_file(file)
+    for change in (
+        {"mtp.fc.weight": torch.zeros(3, 3)},
+        {"mtp.layers.1.mlp.up_proj.weight": torch.zeros(3)},
+        {"mtp.norm.weight": None},
+    ):
+        changed = {
+            name: tensor for name, tensor in (weights | change).items() if tensor is not None
+        }
+        save_file(changed, file, {"format": "pt"})
+        caplog.clear()
+        worker = worker_of("--target", str(target), *OPTIONS)
+        assert not worker._models.drafts and "head" not in capsys.readouterr().out
+        (record,) = caplog.records
+        assert next(iter(change)).removeprefix("mtp.") in record.message
+        assert "without it" in record.message

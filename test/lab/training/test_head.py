@@ -1,0 +1,91 @@
+"""Training of a head: it learns what the target says, in the form that the engine computes, and the
+target stays."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import checkpoints as helper
+from helpers.training import decided, material
+
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.models.draft_head import DraftHead, keep_hidden
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec_lab.training.exits.command import answers, picture_requests
+from edge_cloud_spec_lab.training.head import command
+from edge_cloud_spec_lab.training.head.command import HeadTrainer, example, save_head
+
+
+def steps(many: int) -> Callable[..., None]:
+    """As ``run_stage``, but so many steps."""
+    return lambda name, progress, step, report: [step(each / many) for each in range(many)]
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_vl", "qwen3_5"])
+def test_a_trained_head_says_in_the_engine_what_it_said_in_training(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "run_stage", steps(4))
+    target = Path(shutil.copytree(helper.checkpoint(family), tmp_path / "target"))
+    model = load(target, threads=1, check=False)
+    keep_hidden(model)
+    requests = picture_requests(*material(tmp_path), 1)
+    answered = [*answers(model, model.spec(12), requests, 4, 1)]
+    examples = [example(model, *each) for each in answered]
+    trainer = HeadTrainer(model, examples, 1)
+    trainer.run(1.0)
+    save_head(trainer.modules, model, target / "head")
+    prompt, _, answer = answered[-1]
+    shown = examples[-1]
+    cos, sin = model.transformer.rotary(shown.positions)
+    angles = cos[None, :, 0], command._unfolded(sin[:, 0])[None]
+    with torch.no_grad():
+        rows = trainer._rows(shown.embeddings[None].float(), shown.hidden[None].float(), angles)
+        expected = F.linear(rows[0, -1], trainer._lm_head).numpy()
+    head = DraftHead.load(target, load(target, check=False))
+    assert head is not None and head.name == "trained for the target"
+    session = head._vlm.open(prompt)
+    session.forward(answer)
+    session.commit([*range(len(answer) - 2)])
+    drafts = head.beside(session, prompt)
+    drafts.extend(answer[:-1])
+    assert np.abs(drafts.logits_after(-1) - expected).max() < 0.02 * expected.std()
+
+
+def test_training_teaches_a_head_what_the_target_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "run_stage", steps(50))
+    monkeypatch.setattr(command, "HEAD_WARMUP_STEPS", 1)
+    model = load(decided(tmp_path / "target"), threads=1, check=False)
+    before = model.open(helper.prompt_of(model)).forward((1, 2, 3))
+    keep_hidden(model)
+    requests = picture_requests(*material(tmp_path), 1)
+    answered = answers(model, model.spec(12), requests, 12, 1)
+    trainer = HeadTrainer(model, [example(model, *each) for each in answered], 1)
+    learned = trainer._examples[: trainer._learned]
+    with torch.no_grad():
+        begun = trainer._losses_and_agreements(learned)
+    trainer.run(1.0)
+    with torch.no_grad():
+        ended = trainer._losses_and_agreements(learned)
+    for (loss, agreed), (after, more) in zip(begun, ended, strict=True):
+        assert after < 0.9 * loss and more > agreed
+    assert np.allclose(before, model.open(helper.prompt_of(model)).forward((1, 2, 3)), atol=1e-4)
+
+
+def test_the_command_trains_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    pictures, prompts = material(tmp_path)
+    target = Path(shutil.copytree(helper.checkpoint(), tmp_path / "target"))
+    options = ["--target", str(target), "--out", str(target / "head"), "--pictures", str(pictures)]
+    options += ["--prompts", str(prompts), "--max-tokens", "8", "--threads", "1"]
+    train = ["train", "head", *options, "--requests", "4"]
+    assert main([*train, "--minutes", "0.002"]) == 0
+    assert DraftHead.load(target, load(target, check=False)) is not None
+    assert main([*train, "--minutes", "0"]) == 2
