@@ -64,9 +64,7 @@ _PREPROCESSING = {
 }
 
 
-# What an older config.json omits, as transformers fills it in: the rows by family, the image token.
-_ROWS = {"qwen2_vl": 152064, "qwen2_5_vl": 152064, "qwen3_vl": 151936}
-_IMAGE_ID = 151655
+_IMAGE_ID = 151655  # where an older config.json omits it
 PICTURE_IDS = "video_token_id", "vision_start_token_id", "vision_end_token_id"  # in config.json
 
 
@@ -122,7 +120,9 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
     with library_errors(f"the tokenizer in {directory} cannot be loaded", "fetch its files again"):
         tokenizer = load_tokenizer(directory, config)
         text = config.get("text_config") or config
-        rows = int(text["vocab_size"] if "vocab_size" in text else _ROWS[config["model_type"]])
+        rows = int(
+            text["vocab_size"] if "vocab_size" in text else FAMILIES[config["model_type"]].rows
+        )
         image_id = int(config.get("image_token_id", _IMAGE_ID)) if sees else -1
     if sees and not (0 <= image_id < rows and tokenizer.convert_ids_to_tokens(image_id)):
         raise UserError(

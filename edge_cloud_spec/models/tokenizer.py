@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UserError
+from .families import FAMILIES, QWEN, QWEN_3_5
 
 if TYPE_CHECKING:
     import tokenizers
@@ -27,9 +28,8 @@ NAMED_TOKENS = (
     "mask_token",
 )
 # transformers rebuilds what is of these classes: its tokens, cut into words by the class's rule.
-QWEN, QWEN_3_5, GPT2 = "Qwen2Tokenizer", "Qwen3_5Tokenizer", "GPT2Tokenizer"
+GPT2 = "GPT2Tokenizer"
 AS_WRITTEN = ("PreTrainedTokenizer", "TokenizersBackend")  # without ``Fast``
-QWEN_FAMILIES = ("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_vl")
 _LETTER = {QWEN: r"\p{L}", QWEN_3_5: r"\p{L}\p{M}"}  # the later rule keeps marks with their letter
 WORDS = {
     rule: r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?["
@@ -181,11 +181,9 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 def _rule(named: object, config: Mapping[str, Any], backend: tokenizers.Tokenizer) -> str | None:
     """The class by whose rule words are cut; None: as tokenizer.json has it."""
-    kind, family = str(named).removesuffix("Fast"), config.get("model_type")
-    if family == "qwen3_5" or (named is None and family == "qwen3_5_text"):
-        return QWEN_3_5
-    if family == "qwen2" or (named is None and family in QWEN_FAMILIES):
-        return QWEN
+    kind, family = str(named).removesuffix("Fast"), FAMILIES.get(str(config.get("model_type")))
+    if family is not None and family.tokenizer and (family.always or named is None):
+        return family.tokenizer
     # A class of Llama's that is not of bytes would be rebuilt.
     is_bytes = "ByteLevel" in str(backend.pre_tokenizer)
     as_written = kind in AS_WRITTEN or (kind == "LlamaTokenizer" and is_bytes)

@@ -21,6 +21,7 @@ class Footprint:
 
     family: str
     text: int  # weights of the text layers, which can be quantized
+    active: int  # of these, the weights that one token uses: all but those of experts not chosen
     embeddings: int  # weights, including an untied LM head
     vision: int
     kv_bytes: int  # per token, at 16 bits
@@ -55,13 +56,18 @@ def footprint(config: Path) -> Footprint:
         vision = sum(weight.numel() for weight in visual)
         blocks = family.text_model(model).layers
         layers = sum(weight.numel() for weight in blocks.parameters())
+        experts = [block.mlp.experts for block in blocks if hasattr(block.mlp, "experts")]
+        routed = sum(weight.numel() for each in experts for weight in each.parameters())
+        chosen = text.num_experts_per_tok / text.num_experts if experts else 1
+        active = layers - round(routed * (1 - chosen))
         recurrent = recurrent_layout(blocks, torch.device("meta"))
         attentions = sum(hasattr(block, "self_attn") for block in blocks)
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         rows = 2 * attentions * text.num_key_value_heads
     embeddings = sum(sizes.values()) - vision - layers
     state = recurrent.session_bytes if recurrent is not None else 0
-    return Footprint(read["model_type"], layers, embeddings, vision, 2 * rows * head, state)
+    sizes_of = layers, active, embeddings, vision
+    return Footprint(read["model_type"], *sizes_of, 2 * rows * head, state)
 
 
 def add_memory_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +84,7 @@ def run_memory(args: argparse.Namespace) -> int:
     row = {
         "family": found.family,
         "text_weights_m": found.text / 1e6,
+        "active_text_weights_m": found.active / 1e6,
         "embedding_weights_m": found.embeddings / 1e6,
         "vision_weights_m": found.vision / 1e6,
         **{f"mb_at_{bits}_bits": found.weight_bytes(bits) / 1e6 for bits in BITS},

@@ -160,7 +160,7 @@ def limited(peer: VllmPeer) -> list[Any]:
     return answers(on_vllm(peer, *LIMIT), FEW, "greedy", 1)
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl_moe", "of_next_year_vl"])
+@pytest.mark.parametrize("family", ["qwen3_5_moe", "of_next_year_vl"])
 def test_of_a_family_that_our_engine_lacks_the_small_files_are_enough(
     peer: VllmPeer, limited: list[Any], tmp_path: Path, family: str
 ) -> None:

@@ -37,9 +37,9 @@ from edge_cloud_spec_lab.harness.random_checkpoint import (
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
 CLOSE = 1e-4  # of logits, that were computed in another order
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")  # that read pictures
-TEXT_FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_5_text")
-ALL_FAMILIES = FAMILIES + TEXT_FAMILIES
+ALL_FAMILIES = tuple(families.FAMILIES)
+FAMILIES = tuple(name for name in ALL_FAMILIES if families.FAMILIES[name].reads_pictures)
+TEXT_FAMILIES = tuple(name for name in ALL_FAMILIES if name not in FAMILIES)
 _ROOT = tempfile.TemporaryDirectory(prefix="models_")
 _FORWARDS: deque[tuple[Any, list[int], np.ndarray]] = deque(maxlen=64)  # the last of `full_logits`
 

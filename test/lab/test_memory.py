@@ -69,6 +69,30 @@ def test_a_published_configuration_gives_its_models_size(tmp_path: Path, capsys)
     assert "3,433.8" in capsys.readouterr().out
 
 
+def test_of_experts_all_are_held_and_those_of_a_token_are_active(tmp_path: Path) -> None:
+    """Qwen3-30B-A3B as it was published: 30.5 billion weights, of which a token uses 3.3, with the
+    embeddings."""
+    config = {
+        "model_type": "qwen3_moe",
+        "head_dim": 128,
+        "hidden_size": 2048,
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "vocab_size": 151936,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = footprint(tmp_path)
+    assert found.text + found.embeddings == pytest.approx(30.5e9, abs=5e7)
+    assert found.active + found.embeddings == pytest.approx(3.35e9, abs=5e7)
+    dense = footprint(checkpoint("qwen3"))
+    assert dense.active == dense.text
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

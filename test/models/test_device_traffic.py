@@ -75,7 +75,7 @@ def test_a_pass_reads_nothing_of_its_device_and_sends_all_to_it_before_its_layer
 ) -> None:
     """Each read waits for the device; so does, in CUDA, each write from ordinary memory."""
     monkeypatch.setattr(PaddedAttention, "pays", lambda *_: how == "padded")
-    model = load(checkpoint(family), device="meta", check=False)
+    model = load(checkpoint(family), device="meta", dtype="bfloat16", check=False)
     sessions = sessions_of(model)
     crossed_by_layers(model, sessions, tree)  # makes what later passes share
     for session in sessions:

@@ -62,15 +62,26 @@ COMPUTED = {
     "another activation": {"hidden_act": "gelu"},
 }
 REFUSED = {("qwen3_5_text", "another activation")}  # see below
+OF_EXPERTS: dict[str, dict[str, Any]] = {
+    "weights that do not add up to 1": {"norm_topk_prob": False},
+    "experts in each layer": {"mlp_only_layers": []},
+    "experts in every other layer": {"mlp_only_layers": [], "decoder_sparse_step": 2},
+    "one expert a row": {"num_experts_per_tok": 1},
+    "all experts": {"num_experts_per_tok": 8},
+}
 
 
 @pytest.mark.parametrize(
-    ("family", "asked"), sorted({*itertools.product(TEXT_FAMILIES, COMPUTED)} - REFUSED)
+    ("family", "asked"),
+    [
+        *sorted({*itertools.product(TEXT_FAMILIES, COMPUTED)} - REFUSED),
+        *(("qwen3_moe", asked) for asked in OF_EXPERTS),
+    ],
 )
 def test_what_a_configuration_asks_for_is_computed_as_transformers_does(
     family: str, asked: str, tmp_path: Path
 ) -> None:
-    make_checkpoint(tmp_path, family, text=COMPUTED[asked])
+    make_checkpoint(tmp_path, family, text=(COMPUTED | OF_EXPERTS)[asked])
     kind = getattr(transformers, FAMILIES[family].model_class)
     theirs = kind.from_pretrained(tmp_path, dtype=torch.float32).eval()
     ours = load(tmp_path, check=False)
@@ -82,7 +93,8 @@ def test_what_a_configuration_asks_for_is_computed_as_transformers_does(
     assert np.abs(ours.open(prompt).logits_after(-1) - row).max() < CLOSE
     if asked == "biases":
         biases = sum(name.endswith("proj.bias") for name, _ in theirs.named_parameters())
-        assert biases == {"llama": 21, "qwen2": 9, "qwen3": 12, "qwen3_5_text": 4}[family]
+        layers = {"llama": 7, "qwen2": 3, "qwen3": 4, "qwen3_moe": 4, "qwen3_5_text": 4 / 3}
+        assert biases == TINY.layers * layers[family]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +107,7 @@ def test_what_a_configuration_asks_for_is_computed_as_transformers_does(
             for family in ("qwen2", "qwen3")
         ),
         ("llama", {"sliding_window": 8}, "sliding_window, which is not"),  # as in Mistral's
+        ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 8}, "sliding_window, which"),
         ("qwen3_5_text", {"hidden_act": "gelu"}, "gelu in Gated DeltaNet, which is not"),
         ("llama", scaled("linear", partial_rotary_factor=0.5), "positions of a part of each head"),
     ],
@@ -109,11 +122,11 @@ def test_what_our_layers_lack_is_refused_for_a_drafter_too(
 
 def test_a_window_that_is_switched_off_is_none(tmp_path: Path) -> None:
     fields = {"sliding_window": 8, "use_sliding_window": False}
-    for family in ("qwen2", "qwen3"):
+    for family in ("qwen2", "qwen3", "qwen3_moe"):
         load(make_checkpoint(tmp_path / family, family, text=fields))
 
 
-@pytest.mark.parametrize("kind", ["mistral", "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "gemma2"])
+@pytest.mark.parametrize("kind", ["mistral", "mixtral", "qwen2_moe", "qwen3_5_moe", "phi3"])
 def test_a_family_that_is_nearly_one_is_refused_by_name(kind: str, tmp_path: Path) -> None:
     config = json.loads((checkpoint("llama") / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": kind}))
@@ -185,3 +198,9 @@ def test_a_model_that_reads_pictures_drafts_for_one_of_text() -> None:
     ours = vlm("qwen3_vl").prompt(request, spec)
     assert ours.digest == theirs.digest and ours.input_ids.tolist() == theirs.input_ids.tolist()
     assert vlm("qwen3_vl").open(ours).logits_after(-1).shape == (spec.vocabulary,)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_an_older_configuration_omits_is_what_transformers_fills_in(family: str) -> None:
+    own = transformers.CONFIG_MAPPING[family]().get_text_config()
+    assert FAMILIES[family].rows == own.vocab_size

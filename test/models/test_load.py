@@ -31,7 +31,7 @@ from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import choose, identity, load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.passes.attention import PassItem
-from edge_cloud_spec.models.passes.layer import quantize_linears
+from edge_cloud_spec.models.passes.layer import GatedMlp, quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.tokenizer import tokenizer_digest
 from edge_cloud_spec_lab.bench.models import crop_alike
@@ -151,8 +151,8 @@ def test_unusable_options_say_what_to_choose(options: dict[str, Any], message: s
 @pytest.mark.parametrize(
     "family, options",
     [
-        ("qwen3_vl", {"quantize": "int8"}),
-        ("qwen3_vl", {"quantize": "dynamic-int8"}),
+        *((family, {"quantize": "int8"}) for family in ("qwen3_vl", "qwen3_vl_moe")),
+        *((family, {"quantize": "dynamic-int8"}) for family in ("qwen3_vl", "qwen3_vl_moe")),
         *((family, {"dtype": "bfloat16"}) for family in ALL_FAMILIES),
     ],
 )
@@ -193,6 +193,11 @@ def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
 ) -> None:
     """All but the CUDA kernel itself, which nothing here can run."""
     _gpu(monkeypatch, (8, 7))
+    computed: list[nn.Module] = []  # the MLPs, or experts, that a row went through
+    own = GatedMlp.forward
+    monkeypatch.setattr(
+        GatedMlp, "forward", lambda self, x: (computed.append(self), own(self, x))[1]
+    )
 
     def rows(quantize: str) -> np.ndarray:
         model = reference.__wrapped__(family).bfloat16()
@@ -205,8 +210,10 @@ def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
     with torch.inference_mode(), _Int4OnCpu() as kernel:
         exact = rows("none")
         assert kernel.products == 0
+        computed.clear()
         small = rows("int4")
-    assert kernel.products == 4 * LAYERS
+    assert len(computed) > LAYERS if "moe" in family else len(computed) == LAYERS
+    assert kernel.products == 2 * LAYERS + 2 * len(computed)
     assert 0 < np.abs(small - exact).max() < 0.2 * np.abs(exact).max()
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.checkpoints import checkpoint, jpeg, prompt_of, vlm
+from helpers.checkpoints import FAMILIES, checkpoint, jpeg, prompt_of, vlm
 
 TORCH = {"torch", "transformers", "safetensors", "torchao", "huggingface_hub"}
 MODELS = TORCH | {"tokenizers", "jinja2", "llama_cpp", "openai", "llguidance"}
@@ -71,7 +71,7 @@ def test_a_node_loads_no_library_that_it_does_not_need(node: str) -> None:
     assert not SPARED[node] & loaded
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_without_torch_a_robot_makes_the_prompt_that_its_cloud_makes(
     family: str, tmp_path: Path
 ) -> None:

@@ -305,35 +305,88 @@ def _folded(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([cos, cos], -1)[:, None], torch.cat([-sin, sin], -1)[:, None]
 
 
+Activation = Callable[[Tensor], Tensor]
+
+
+class GatedMlp(nn.Module):
+    """down(activation(gate x) * (up x)), with gate and up in one product; [..., E] to [..., E]."""
+
+    def __init__(self, gate_up: nn.Module, down: nn.Module, activation: Activation) -> None:
+        super().__init__()
+        self.gate_up, self.down, self.activation = gate_up, down, activation
+
+    def forward(self, rows: Tensor) -> Tensor:
+        gate, up = self.gate_up(rows).chunk(2, -1)
+        y: Tensor = self.down(self.activation(gate) * up)
+        return y
+
+
+class MixtureOfExperts(nn.Module):
+    """The experts that a router chooses for each row, weighted; [n, E] to [n, E].
+
+    The router is transformers' own, and the experts, too, where the device computes them by one
+    grouped product: no row waits for what the router says to the host. On a CPU and quantized each
+    expert is a layer of its own. A row's sum is in the order of its own choice, whichever rows
+    share the pass.
+    """
+
+    def __init__(self, mlp: Any, quantize: str) -> None:
+        super().__init__()
+        self.router, fused = mlp.gate, mlp.experts
+        self.grouped: nn.Module | None = None
+        self.experts = nn.ModuleList()
+        if quantize == "none" and fused.down_proj.device.type != "cpu":
+            self.grouped = fused
+            return
+        for gate_up, down in zip(fused.gate_up_proj.data, fused.down_proj.data, strict=True):
+            self.experts.append(GatedMlp(linear_of(gate_up), linear_of(down), fused.act_fn))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        _, weights, chosen = self.router(rows)  # [n, k] each
+        if self.grouped is not None:
+            together: Tensor = self.grouped(rows, chosen, weights)
+            return together
+        order = chosen.flatten().argsort(stable=True)  # pairs of a row and an expert, by expert
+        counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()
+        parts = torch.split(rows[order // chosen.shape[1]], counts)
+        done = [expert(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)]
+        sorted_rows = torch.cat(done)
+        each = torch.empty_like(sorted_rows).index_copy_(0, order, sorted_rows)
+        weighted: Tensor = each.view(*chosen.shape, -1) * weights[..., None]
+        return weighted.sum(1)
+
+
+def mlp_of(mlp: Any, quantize: str) -> nn.Module:
+    """The equivalent of an MLP module of transformers, dense or of experts."""
+    if hasattr(mlp, "experts"):
+        return MixtureOfExperts(mlp, quantize)
+    return GatedMlp(join([mlp.gate_proj, mlp.up_proj]), mlp.down_proj, mlp.act_fn)
+
+
 class Block:
     """The weights of a block: what its mixer, attention or another, reads and what follows it."""
 
     def __init__(
         self, layer: Any, inputs: Sequence[nn.Module], output: nn.Module, quantize: str
     ) -> None:
-        mlp = layer.mlp
         self._norm_in = RmsNorm.of(layer.input_layernorm)
         self._norm_mid = RmsNorm.of(layer.post_attention_layernorm)
         products = nn.ModuleDict(
             {
                 "in": join(inputs),
                 "out": output,
-                "gate_up": join([mlp.gate_proj, mlp.up_proj]),
-                "down": mlp.down_proj,
+                "mlp": mlp_of(layer.mlp, quantize),
             }
         )
         quantize_linears(products, quantize)
         pack_linears(products)
-        self._in, self._out = products["in"], products["out"]
-        self._gate_up, self._down = products["gate_up"], products["down"]
-        self._activation = mlp.act_fn
+        self._in, self._out, self._mlp = products["in"], products["out"], products["mlp"]
 
     def finish(self, hidden: Tensor, mixed: Tensor) -> Tensor:
         """Hidden rows [n, E] after the block, from those before it and the mixer's output [n,
         M]."""
         hidden = torch.add(hidden, self._out(mixed))
-        gate, up = self._gate_up(self._norm_mid(hidden)).chunk(2, -1)
-        return torch.add(hidden, self._down(self._activation(gate) * up))
+        return torch.add(hidden, self._mlp(self._norm_mid(hidden)))
 
 
 # (index of the layer among its like, queries and keys, values) -> [n, heads * dim]

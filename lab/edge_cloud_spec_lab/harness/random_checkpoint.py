@@ -118,6 +118,8 @@ def make_checkpoint(
             # So that 1 + weight, of Qwen3.5's norms, is not the weight.
             if FAMILIES[family].recurrent and "norm" in name:
                 weight.add_(torch.randn_like(weight), alpha=0.1)
+            if name.endswith("mlp.gate.weight"):  # a router decides, and not by a rounding
+                weight.mul_(10)
             if name.endswith(".A_log"):  # by default nearly all forget a token at once
                 weight.uniform_(-5, 0)
         if follows is not None:
@@ -194,7 +196,7 @@ def _follow(model: Any, follows: np.ndarray) -> None:
     down so that the successor stays the most likely."""
     embeddings = model.get_input_embeddings().weight
     for name, weight in model.named_parameters():
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
+        if name.endswith(("o_proj.weight", "down_proj.weight", "experts.down_proj")):
             weight.mul_(0.1)
     known = torch.from_numpy(np.flatnonzero(follows >= 0))
     head = torch.zeros_like(model.lm_head.weight)
@@ -258,16 +260,24 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
             "linear_key_head_dim": shape.head_dim,
             "linear_value_head_dim": shape.head_dim,
         }
+    kind = transformers.CONFIG_MAPPING[family]
+    parts = kind.sub_configs
+    if hasattr(parts.get("text_config", kind), "num_experts"):
+        text |= {
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": shape.mlp // 2,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        }
     text |= {**fields, "rope_parameters": rope | fields.get("rope_parameters", {})}
     rope = text["rope_parameters"]
     if not FAMILIES[family].reads_pictures:
-        return transformers.AutoConfig.for_model(family, **{"head_dim": head, **text})
+        return kind(**{"head_dim": head, **text})
     rope["mrope_section"] = [half - 2 * side, side, side]
     vision: dict[str, Any]
-    kind: Any
     if family == "qwen2_vl":
         vision = {"embed_dim": shape.vision, "hidden_size": shape.hidden, "mlp_ratio": 2}
-        kind = transformers.Qwen2VLConfig
     elif family == "qwen2_5_vl":
         vision = {
             "hidden_size": shape.vision,
@@ -276,7 +286,6 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
             "window_size": 56,
             "fullatt_block_indexes": [shape.vision_layers - 1],
         }
-        kind = transformers.Qwen2_5_VLConfig
     else:
         text["head_dim"] = head
         rope["mrope_interleaved"] = True
@@ -286,9 +295,8 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping
             "intermediate_size": 2 * shape.vision,
             "num_position_embeddings": 256,
         }
-        if family == "qwen3_vl":
+        if hasattr(parts["vision_config"], "deepstack_visual_indexes"):
             vision["deepstack_visual_indexes"] = [0, shape.vision_layers - 1]
-        kind = transformers.Qwen3VLConfig if family == "qwen3_vl" else transformers.Qwen3_5Config
-    patch = 16 if family in ("qwen3_vl", "qwen3_5") else 14
+    patch = 14 if family.startswith("qwen2") else 16
     vision |= {"depth": shape.vision_layers, "num_heads": shape.vision_heads, "patch_size": patch}
     return kind(text_config=text, vision_config=vision, **tokens)
