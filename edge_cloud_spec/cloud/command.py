@@ -172,7 +172,7 @@ def run_serve(args: argparse.Namespace) -> int:
     if settings.fleet.replicas:
         return _serve_fleet(settings)
     worker = make_worker(settings)
-    gc.freeze()  # what was loaded stays: no collection of garbage, a pause of all robots, goes over it
+    gc.freeze()  # what was loaded stays: no collection of garbage, a pause for all, goes over it
     serve(worker, server, lambda address: print(f"serving on {address}", flush=True))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Sequence
