@@ -135,10 +135,12 @@ class Look:
         """Whether rays between these bearings tell something."""
         return bool(1.0 - hidden(np.arange(begin, end + 1), self.covers).mean() >= BLINDER)
 
-    def hides(self, place: Place) -> bool:
-        """Whether a place, from the base, is well within what tells nothing."""
+    def hides(self, place: Place, surely: bool = True) -> bool:
+        """Whether a place, from the base, is well within what tells nothing; else whether its own
+        ray may be."""
         off = math.degrees(math.atan2(place[1], place[0]))
-        return bool(hidden(np.array([off - 1.0, off + 1.0]), self.covers).all())
+        covered = hidden(np.array([off - 1.0, off, off + 1.0]), self.covers)
+        return bool(covered.all() if surely else covered.any())
 
 
 class Scene:
@@ -810,7 +812,12 @@ class Checker:
         if look is None or min(look.taken, now) - scene.lied_at < BELIEVED:
             return None
         near = 0.1 if self.settings.odometry == "off" else 0.02  # as exact as its place is known
-        things = [at for at in look.things if not within(body, seen_from(look.pose, at), near)]
+        seen = ((at, seen_from(look.pose, at)) for at in look.things)
+        things = [
+            at
+            for at, there in seen
+            if not (within(body, there, near) or look.hides(there, surely=False))
+        ]
         things += [thing for thing, seen in self._hidden.items() if now - seen < RECALL]
         return [thing for thing in things if not within(body, seen_from(scene.truth, thing))]
 

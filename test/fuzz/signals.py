@@ -52,9 +52,7 @@ def burst(seed: int, folder: Path, number: int) -> list[str]:
     random, node = Random(f"{seed} {number}"), NODES[number % len(NODES)]
     numbers = [random.choice(MIXED) for _ in range(random.randint(2, 5))]
     module, log = import_module(f"edge_cloud_spec.nodes.{node}"), folder / f"{number}"
-    program = installed_script(
-        folder / f"{number}.py", "edge_cloud_spec", module.__name__.partition(".")[2]
-    )
+    program = installed_script(folder / f"{number}.py", module.__name__)
     imports = number % 10 == 0
     delay = random.uniform(0.0, (IMPORTED_S if imports else 0.0) + UP_S)
     log.touch()

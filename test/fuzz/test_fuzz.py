@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 import numpy as np
 import pytest
-from fuzz import Broken, drafts, peers, robot, spoil, verifier
+from fuzz import Broken, drafts, peers, robot, signals, spoil, verifier
 from fuzz.answers import Answer, flaws_of
 from fuzz.draft_flaws import FLAWS, twins
 from fuzz.peers import Hostile
@@ -75,6 +75,10 @@ def test_a_verifier_that_is_wrong_is_found_out(
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_burst_of_signals_ends_a_program_that_has_just_begun() -> None:
+    assert signals.run(1, 1).total() == 2, "its node, and how it ended"
+
+
 def test_a_robot_that_trusts_what_it_is_told_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer, "residual_error", lambda *_: "")
     with pytest.raises(Broken):
