@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from edge_cloud_spec.commission.camera import frame_of
 from edge_cloud_spec.commission.figures import NO_MESSAGE, TrialMeasurements, is_still
@@ -47,7 +48,8 @@ def recording_of(
         else:
             if now - commanded > COMMAND_GAP_S and not is_still(recording.commands[-1][1:]):
                 recording.command(commanded, NO_MESSAGE, NO_MESSAGE)
-            twist, commanded = getattr(message, "twist", message), now
+            commanded = now
+            twist: Any = getattr(message, "twist", message)
             recording.command(now, twist.linear.x, twist.angular.z, twist.linear.y)
     if len(recording.poses) < 2:
         raise UserError(f"{path} has too little odometry to measure anything by{problem}")
