@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -417,8 +417,11 @@ def _overheads(args: argparse.Namespace, target: Path, drafter: Path) -> Iterato
 
 def _cpu_s(pid: int) -> float:
     """CPU time of the threads that a process has, s."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    ns = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            ns += int((thread / "schedstat").read_text().split()[0])
+    return ns / 1e9
 
 
 def _line(short: float, long: float) -> tuple[float, float]:
