@@ -274,7 +274,7 @@ def _ask(
     """An answer, streamed; the fault that came within it, empty for none; accepted tokens."""
     fault = random.choice(FAULTS) if random.random() < FAULTY else ""
     place, happened = random.randrange(FIRST_PIECES), ""
-    moves = {
+    moves: dict[str, Callable[[], object]] = {
         "cut": link.cut,
         "out": partial(_passing, link.set_out),
         "silent": partial(_passing, link.set_silent),
@@ -334,14 +334,14 @@ def _speeds(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def _timed(client: Any, link: Proxy, request: Request, _: SamplingPolicy) -> Timing:
-    before, begun, first, tokens = link.bytes, time.perf_counter(), 0.0, 0
+    before, begun, first, tokens = link.sent_bytes, time.perf_counter(), 0.0, 0
     asked = chat_of(request, stream=True, stream_options={"include_usage": True})
     for event in client.chat.completions.create(**asked):
         if not first and event.choices and event.choices[0].delta.content:
             first = time.perf_counter() - begun
         tokens = event.usage.completion_tokens if event.usage else tokens
     whole = time.perf_counter() - begun
-    up, down = (now - then for now, then in zip(link.bytes, before, strict=True))
+    up, down = (now - then for now, then in zip(link.sent_bytes, before, strict=True))
     return Timing(first, whole, tokens, up, down)
 
 

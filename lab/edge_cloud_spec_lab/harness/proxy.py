@@ -153,7 +153,7 @@ class Proxy(contextlib.AbstractContextManager["Proxy"]):
         self.close()
 
     @property
-    def bytes(self) -> tuple[int, int]:
+    def sent_bytes(self) -> tuple[int, int]:
         """That it has taken from either end so far: up, and down."""
         up, down = self._ways
         return up.bytes, down.bytes
