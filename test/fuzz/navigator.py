@@ -187,7 +187,7 @@ class Scene:
         self.paused_at = -math.inf  # when nothing had come for a while
         # What the base makes of a command: metres, radians.
         self.makes = rarely(random, 0.25, FAULTY, (1.0, 1.0)) if around is None else (1.0, 1.0)
-        self.against = 0.0  # m and rad that it has made against what moves it
+        self.against = np.zeros(2)  # m and rad that it has made against what moves it
 
     def heard(self, stops: int, waiting: bool, moving: bool, velocity: Velocity) -> None:
         """The navigator's count, whether it waits for an instruction, and what the base does."""
@@ -221,8 +221,10 @@ class Scene:
         self._walk(seconds)
         self.paused_at = self.now if seconds >= PAUSE else self.paused_at
         lasts = seconds if seconds < PAUSE else 0.0  # else odometry tells nothing meanwhile
-        self.against += told.speed * lasts if moves < 0.0 and told.speed > SURELY else 0.0
-        self.against += abs(told.wz) * lasts if turns < 0.0 and not told.speed else 0.0
+        if moves < 0.0 and told.speed > SURELY:
+            self.against[0] += told.speed * lasts
+        if turns < 0.0 and not told.speed:
+            self.against[1] += abs(told.wz) * lasts
         return event
 
     def _walk(self, seconds: float) -> None:
@@ -466,7 +468,9 @@ STRAYS = 0.06, 0.06  # m that a way may be longer by its place: 3 cm of it, and 
 
 PARTS = 40  # of a way that are looked at
 LATEST = 0.4  # s that a scan may be on its way, by clocks that are set
-FAR_AGAINST = 1.2  # m and rad in all, at 1.5 m/s and 2.5 rad/s, with odometry that jumps
+# m in all, at 1.5 m/s with odometry that jumps; rad: 106 degrees, as docs/safety.md has it of small
+# turns left and right alternately
+FAR_AGAINST = 1.2, math.radians(106)
 BELIEVED = 1.0  # s for which odometry that was wrong is not to be relied on
 
 
@@ -538,7 +542,7 @@ class Checker:
         changed, self.settings = settings != self.settings, settings
         if changed:
             self._held -= {"base", "fallen"}
-            self._scene.against = 0.0
+            self._scene.against[:] = 0.0
         if changed and self._step is not None:
             self._require(any(isinstance(e, Halt) for e in effects), "motion under old parameters")
         self._carried_out(effects, now)
@@ -603,10 +607,10 @@ class Checker:
             self._held.add("base")
             self._armed = False
             self.counts["bases held"] += 1
-            self._scene.against = 0.0
+            self._scene.against[:] = 0.0
         if self.settings.odometry == "off":
-            self._scene.against = 0.0
-        self._require(self._scene.against <= FAR_AGAINST, "far against the commands")
+            self._scene.against[:] = 0.0
+        self._require(bool((self._scene.against <= FAR_AGAINST).all()), "far against the commands")
 
     def _leant(self, fell: bool, effects: list[Effect]) -> None:
         """A base that has fallen is held, once, and nothing else comes of it."""
