@@ -22,8 +22,8 @@ class Family:
 
     recurrent: some layers are Gated DeltaNet, whose state is not rolled back by dropping rows.
     tokenizer: the class by whose rule transformers cuts words where the checkpoint names none, or
-    ``always``; None: as tokenizer.json has it. rows: of the embedding matrix where config.json
-    omits them, as older ones do.
+    ``always``; None: as tokenizer.json has it. rows: of the embedding matrix, where config.json
+    omits them.
     """
 
     model_class: str
