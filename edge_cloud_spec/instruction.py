@@ -53,8 +53,8 @@ _ALIKE = str.maketrans(
     }
 )
 _LETTER_BY_LETTER = re.compile(
-    r"(?<!\S)(([^\s,\u0e00-\uffff])\2*)[ ,]+(?=([^\s,\u0e00-\uffff])\3*(?!\S))"
-)  # s t o p, S.T.O.P., s t ooo p
+    r"(?<!\S)([^\s,\u0e00-\uffff])[ ,]+(?=[^\s,\u0e00-\uffff](?!\S))"
+)  # s t o p, S.T.O.P.
 # Thai, Lao, Burmese, jamo, Khmer, kana and Han, which many write without blanks.
 _WITHOUT_BLANKS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u9fff]")
 # What is not seen beside the format characters (Cf): fillers, joiners and variation selectors.
@@ -89,7 +89,9 @@ def _words(text: str) -> list[str]:
     """The words of a text as they are compared; a mark that ends a clause is the word ``,``."""
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     kept = []
-    for character in re.sub(r"(?<=!)1+|1+(?=!)", "", folded).translate(_ALIKE):  # stop!!!1
+    for character in re.sub(r"(?<=!)1+|(?<![\s\d])1+(?=!)", "", folded).translate(
+        _ALIKE
+    ):  # stop!!!1
         kind = unicodedata.category(character)
         if kind[0] in "LN" or kind == "Mc":  # Mc: vowels of India
             kept.append(character)

@@ -31,6 +31,7 @@ BESIDE = {LEFT: ((30, 90), (90, 150)), RIGHT: ((210, 270), (270, 330))}
 SIDE_NAMES = ("ahead", "to its left", "behind", "to its right")
 NO_RETURN_M = 1e-3  # m; nearer points are a driver's word for no return
 FARTHEST_M = 500.0  # m; what is farther is no return of any lidar, but millimetres, or a constant
+UNLIMITED_M = 1e30  # m; a driver's word for no limit, such as the largest float
 BODY_EDGE_M = 0.01  # m from the body's edge beyond which a ray must see to tell something
 SAME_THING_M = 0.1  # m between two points of one thing at most
 
@@ -54,6 +55,10 @@ def rays_of_scan(
             f"range_min of the scan is {nearest:.3g} and range_max {farthest:.3g}; correct them in "
             "its driver"
         )
+    if 2 * FARTHEST_M < farthest < UNLIMITED_M:
+        raise ValueError(
+            f"range_max of the scan is {farthest:g} m; does its driver say millimetres?"
+        )
     mount = settings.scan_at
     beyond = max(mount.x - settings.front, -mount.x - settings.rear)
     hidden = nearest + min(nearest, beyond)
@@ -74,7 +79,9 @@ def rays_of_scan(
     rays = np.stack([np.arctan2(y, x), np.where(near, edge, far), ends | near], 1)
     _telling(rays, len(ranges), mount, settings)
     if not (settings.beyond(ends_of(rays, mount))[ends] > BODY_EDGE_M).any():
-        raise ValueError("no ray of the scan meets anything: all are inf; is it covered?")
+        raise ValueError(
+            "no ray of the scan meets anything: all are inf or range_max; is it covered?"
+        )
     return rays
 
 

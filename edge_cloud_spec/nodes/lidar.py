@@ -18,8 +18,9 @@ from ..nav.sight import Rays, cloud_of, rays_of_scan
 AXES = ("x", "y", "z")
 MORE_THAN_ROUND = 7.0  # rad
 COARSEST_RAD = math.radians(6)  # between two rays: a chair's leg is between them at half a metre
+FLOAT32_RAD = 1e-6  # rad by which float32 rounds an angle at most
 # Frames that stand while the base moves (REP 105; camera_init: of LOAM and its kin).
-STANDING_FRAMES = {"odom", "map", "earth", "world", "camera_init"}
+STANDING_FRAMES = frozenset({"odom", "map", "earth", "world", "camera_init"})
 FLOAT_TYPES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
 
 
@@ -49,10 +50,15 @@ def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: s
     _check_frame(message.header.frame_id, settings.scan_at, base_frame, "scan")
     ranges = np.asarray(message.ranges, np.float64)
     step = message.angle_increment
-    if not (0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND and abs(step) <= COARSEST_RAD):
+    if not 0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND:
         raise ValueError(
             f"{len(ranges)} ranges of the scan, {math.degrees(step):.3g} degrees apart, are no "
             "scan; correct angle_increment in its driver"
+        )
+    if abs(step) > COARSEST_RAD + FLOAT32_RAD:
+        raise ValueError(
+            f"the rays of the scan are {math.degrees(abs(step)):.3g} degrees apart, and a chair "
+            "fits between them; it takes a lidar with 6 degrees at most"
         )
     angles = message.angle_min + np.arange(len(ranges)) * step
     return rays_of_scan(ranges, angles, message.range_min, message.range_max, settings)

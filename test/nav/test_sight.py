@@ -81,7 +81,7 @@ def test_a_scan_of_which_next_to_nothing_tells_something_is_refused(says: float)
         (FARTHEST, FARTHEST, "no ray of the scan meets anything"),
         (3e38, 3e38, "no ray of the scan meets anything"),
         (1e30, 3e38, "0 of 360 rays tell anything"),
-        (2000.0, 12000.0, "0 of 360 rays tell anything .* in metres"),
+        (2000.0, math.inf, "0 of 360 rays tell anything .* in metres"),
     ],
 )
 def test_a_constant_without_a_return_and_millimetres_are_no_free_way(
@@ -95,6 +95,12 @@ def test_a_constant_without_a_return_and_millimetres_are_no_free_way(
     ranges[::2] = 3.0
     sight = LidarSight.of("scan", rays_of_scan(ranges, ANGLES, NEAREST, farthest, BODY), BODY)
     assert len(sight.points) == 180, "what has a return is seen"
+
+
+@pytest.mark.parametrize("wall_mm", [400.0, 2500.0])
+def test_a_scan_in_millimetres_is_refused_however_near_things_are(wall_mm: float) -> None:
+    with pytest.raises(ValueError, match="range_max of the scan is 12000 m; .* millimetres"):
+        rays_of_scan(np.full(360, wall_mm), ANGLES, 50.0, 12000.0, BODY)
 
 
 def test_a_cloud_whose_bytes_have_another_order_is_refused() -> None:
@@ -115,7 +121,7 @@ def test_a_room_in_which_a_third_of_the_rays_is_lost_and_a_field_with_a_tree_are
         rays = rays_of_scan(ranges, ANGLES, NEAREST, FARTHEST, BODY)
         assert not any(told(rays, velocity) for velocity in (FORWARD, BACK, LEFT)), seed
     field = np.full(360, math.inf)
-    with pytest.raises(ValueError, match="all are inf; is it covered"):
+    with pytest.raises(ValueError, match="all are inf or range_max; is it covered"):
         rays_of_scan(field, ANGLES, NEAREST, FARTHEST, BODY)
     field[7] = 9.0
     rays = rays_of_scan(field, ANGLES, NEAREST, FARTHEST, BODY)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.navigator_bench import Bench
 from rclpy.qos import qos_profile_sensor_data
+from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
@@ -35,6 +36,11 @@ def apart(step: float, count: int = 360) -> LaserScan:
     message = a_scan([3.0] * count)
     message.angle_increment = step
     return message
+
+
+def sent(message: LaserScan) -> Any:
+    """The same as it arrives, with numbers of 32 bits."""
+    return deserialize_message(serialize_message(message), LaserScan)
 
 
 def a_cloud(
@@ -123,7 +129,10 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
     ("message", "why"),
     [
         (a_scan([1.0], "laser"), "its frame is 'laser', not 'base_link'; obstacles.scan_at must"),
-        (a_cloud(WALL, "odom"), "its frame is 'odom', which does not move with the base"),
+        *(
+            (a_cloud(WALL, frame), f"its frame is '{frame}', which does not move with the base")
+            for frame in ("odom", "map", "earth", "world", "camera_init")
+        ),
         (
             a_cloud(WALL, "robot1/map"),
             "take the topic that its driver publishes in the lidar's own",
@@ -134,7 +143,8 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
         (a_scan([0.0, 13.0] * 180), "0 of 360 rays"),
         (apart(0.0), "0 degrees apart, are no scan; correct angle_increment"),
         (apart(math.nan), "nan degrees apart"),
-        (apart(math.radians(-20), 8), "8 ranges of the scan, -20 degrees apart, are no scan"),
+        (apart(math.radians(-20), 8), "20 degrees apart, and a chair fits between them"),
+        (sent(apart(math.radians(7), 50)), "7 degrees apart, and a chair"),
         (a_cloud(np.zeros((400, 3))), "0 of 400 rays tell anything"),
         (a_cloud([(1.0, 0.0, 0.0)], "utlidar_lidar"), "not 'base_link'; obstacles.points_at"),
         (a_cloud([(math.nan, 0.0, 0.0)]), "0 of 1 rays"),
@@ -146,6 +156,11 @@ def test_what_tells_nothing_is_refused_in_a_sentence(message: Any, why: str) -> 
     read = points_of_scan if isinstance(message, LaserScan) else read_cloud
     with pytest.raises(ValueError, match=why):
         read(message, SETTINGS, "base_link")
+
+
+@pytest.mark.parametrize("step", [math.radians(6), -math.radians(6), 2 * math.pi / 60])
+def test_rays_that_are_six_degrees_apart_are_a_scan(step: float) -> None:
+    assert len(points_of_scan(sent(apart(step, 60)), SETTINGS, "base_link")) == 60
 
 
 @pytest.mark.parametrize(

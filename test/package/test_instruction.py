@@ -157,7 +157,8 @@ def test_no_stretched_letter_slipped_shift_or_letter_that_looks_alike_hides_a_st
         text = text[:place] + letter * data.draw(st.integers(3, 9)) + text[place:]  # stoooop
     place = data.draw(st.integers(0, len(text)))
     text = text[:place] + text[place:].translate(LOOK_ALIKE)
-    assert is_stop(text + data.draw(st.sampled_from(["", "!"])) + data.draw(st.text("!1")) + "!")
+    marks = data.draw(st.sampled_from(["", "!"])) + data.draw(st.text("!1")) + "!"
+    assert is_stop(text.rstrip() + marks)  # a 1 behind a blank is a number
 
 
 @given(st.sampled_from(STOPS), st.sampled_from(NOUNS), st.booleans())
