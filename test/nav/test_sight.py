@@ -99,7 +99,7 @@ def test_a_constant_without_a_return_and_millimetres_are_no_free_way(
 
 @pytest.mark.parametrize("wall_mm", [400.0, 2500.0])
 def test_a_scan_in_millimetres_is_refused_however_near_things_are(wall_mm: float) -> None:
-    with pytest.raises(ValueError, match="range_max of the scan is 12000 m; .* millimetres"):
+    with pytest.raises(ValueError, match=r"range_max of the scan is 12000 m; .* millimetres"):
         rays_of_scan(np.full(360, wall_mm), ANGLES, 50.0, 12000.0, BODY)
 
 
