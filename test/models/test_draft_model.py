@@ -126,17 +126,19 @@ class Proposing:
     """Looks up whatever it was given, pass after pass, and keeps the paths that are reported."""
 
     def __init__(self, proposals: Sequence[Draft]) -> None:
-        self._proposals = list(proposals)
+        self._proposals, self._draft = list(proposals), Draft(())
         self.asked: list[tuple[int, ...]] = []
         self.verified_paths: list[tuple[int, ...]] = []
 
     def draft(self, tokens: Sequence[int], depth: int, rows: int = 1) -> Draft:
         assert rows > 0 and depth == MAX_LOOKED_UP
         self.asked.append(tuple(tokens))
-        return self._proposals.pop() if self._proposals else Draft(())
+        self._draft = self._proposals.pop() if self._proposals else Draft(())
+        return self._draft
 
-    def report(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
-        assert given == 0 and tokens == 1 + len(path)
+    def report(self, end: int, given: int, path: tuple[int, ...], tokens: int) -> None:
+        draft = self._draft
+        assert (end, given, tokens) == (len(draft), 0, 1 + len(path))
         assert all(draft.parent(b) == a for a, b in zip((-1, *path), path, strict=False))
         self.verified_paths.append(path)
 

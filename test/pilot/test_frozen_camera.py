@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import cycle
 from random import Random
 
 import pytest
+from helpers import rover
 from helpers.rover import CAMERA, Rover
 
 from edge_cloud_spec.nav import navigator
@@ -110,31 +112,41 @@ def without_noise(pose: Pose) -> bytes:
     return f"{pose.x:.4f} {pose.y:.4f} {pose.yaw:.4f}".encode()
 
 
-def held(seed: int) -> bool:
+SELDOM, OFTEN = (0.0, 0.0, 0.3, 2.5), (0.6, 0.9, 1.2, 1.45)  # s that a program stands still
+
+
+def held(seed: int, gaps: Sequence[float] = SELDOM, most: float = 3.5) -> bool:
     """Whether a robot in a simulator, which is held by walls now and then, is taken for one whose
-    camera is frozen, and so stands for ever."""
+    camera is frozen, and so stands for ever; its program goes on for ``most`` s between gaps."""
     random = Random(seed)
     weights = [6.0, 2.0, *(random.random() for _ in ACTIONS[2:])]
-    rover = Rover(
+    robot = Rover(
         lambda seen: random.choices(ACTIONS, weights)[0],
         lambda number: random.choice([0.05, 0.2, 0.5, 1.5]),
         NavigatorSettings(drive=random.choice(["stop_and_go", "continuous"])),
         picture=without_noise,
     )
     for _ in range(20):
-        rover.blocked = random.random() < 0.5
-        rover.now += random.choice([0.0, 0.0, 0.3, 2.5])  # the program stands still
-        rover.run(random.uniform(0.1, 3.5))
-        if rover.loop.sees_the_same:
-            rover.run(15.0)
-            if rover.loop.sees_the_same:
+        robot.blocked = random.random() < 0.5
+        robot.now += random.choice(gaps)
+        robot.run(random.uniform(0.1, most))
+        if robot.loop.sees_the_same:
+            robot.run(15.0)
+            if robot.loop.sees_the_same:
                 return True
     return False
 
 
 @pytest.mark.parametrize("seed", range(6, 14))
 def test_a_robot_that_walls_hold_is_not_taken_for_one_whose_camera_is_frozen(seed: int) -> None:
-    assert not held(seed)
+    assert not held(seed) and not held(seed, OFTEN, 0.6)
+
+
+def test_it_would_be_if_time_in_which_a_program_stands_still_were_motion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rover, "TICK_GAP_S", decision_loop.WATCHED_S)
+    assert sum(held(seed, OFTEN, 0.6) for seed in range(6, 14)) > 1
 
 
 def test_it_would_be_without_the_stalls_that_the_navigator_reports(
