@@ -26,7 +26,8 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     SIGINT also where it is ignored, since shells make background jobs ignore it. A SIGHUP that is
     ignored (``nohup``) is left out.
     """
-    return _SIGNALS[: 3 - (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)]
+    is_left_out = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return tuple(each for each in _SIGNALS if each != signal.SIGHUP or not is_left_out)
 
 
 @contextlib.contextmanager

@@ -125,7 +125,7 @@ class RobotGraph:
         self.link: LinkReport | None = None
         self.action = ""
         self._goals = set[ActionGoal]()
-        self._given_up = set[ActionGoal]()  # of these, whose cancel is under way
+        self._cancelling = set[ActionGoal]()  # of these
         self._stops = 0  # that were asked for
         self._closed = False
         self._kept = set[asyncio.Task[Any]]()  # which go on though who asked for them is gone
@@ -265,16 +265,16 @@ class RobotGraph:
 
     async def _cancel(self, goal: ActionGoal) -> None:
         """Cancel a goal that has not ended; where nobody does that at once, stop the robot."""
-        if goal in self._given_up:  # its agent is gone, and then this program ends
+        if goal in self._cancelling:  # its agent is gone, and then this program ends
             return
-        self._given_up.add(goal)
+        self._cancelling.add(goal)
         if goal.result is None:
             goal.cancel()
         await _until(lambda: self._is_over(goal), CANCEL_S)
         if not goal.cancelled and goal.result is None:
             self._instruction.publish(String(data="stop"))
             await _until(lambda: self._is_over(goal), GIVE_UP_S)
-        self._given_up.discard(goal)
+        self._cancelling.discard(goal)
         if self._is_over(goal):  # else no stop is confirmed: it may still be on its way
             self._goals.discard(goal)
 

@@ -284,15 +284,27 @@ class TextStream:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        # The newest tokens, and how much of their text was returned. The first ``_before`` of them
+        # are there since some tokenizers drop the first space of what they decode.
         self._tokens: list[int] = []
+        self._returned, self._before = 0, 0
         self.text = ""
 
     def add(self, tokens: Sequence[int], *, ended: bool = False) -> str:
         """The text that these tokens add; ``ended``: the answer is over, so nothing is held
         back."""
         self._tokens += tokens
-        whole: str = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
-        whole = whole if ended else whole.rstrip("\N{REPLACEMENT CHARACTER}")
-        new = whole[len(self.text) :]
-        self.text = whole
+        text = self._decoded()
+        whole = text if ended else text.rstrip("\N{REPLACEMENT CHARACTER}")
+        new = whole[self._returned :]
+        # Where tokens are bytes, one that begins a character may spoil those before it for a while.
+        self._returned = max(self._returned, len(whole))
+        self.text += new
+        if new and whole == text:  # all was returned: to what comes, only these are near
+            self._tokens = self._tokens[self._before :]
+            self._before, self._returned = len(self._tokens), len(self._decoded())
         return new
+
+    def _decoded(self) -> str:
+        text: str = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
+        return text

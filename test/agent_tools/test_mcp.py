@@ -114,10 +114,12 @@ class Drafter(Bench):
         """From this one on; a late stop of the last test may have come before."""
         return self.heard[self.heard.index(instruction) :]
 
-    def is_stopped(self) -> None:
-        """Wait until the robot stands for a stop, which may be said again, and for nothing else."""
+    def is_stopped(self, most: int = 2) -> None:
+        """Wait until the robot stands for a stop, and for nothing else. most: stops that there may
+        be: the instruction server's, and the tools' own where its answer takes longer."""
         self.until(lambda: self.halted and self.state.code is NavCode.TOLD_TO_STOP)
-        assert set(self.heard_from(BOX)[1:]) == {"stop"}
+        stops = self.heard_from(BOX)[1:]
+        assert set(stops) == {"stop"} and len(stops) <= most
 
 
 Launch = Callable[..., subprocess.Popen[str]]
@@ -389,7 +391,7 @@ def test_a_stop_is_behind_nothing_and_ends_what_is_followed(agent: Agent, drafte
         assert not result.is_error and text_of(result).startswith("stopped: ")
         assert drafter.state.state == "stopped"
         assert agent.wait(end).structured_content["outcome"] == "cancelled"
-        drafter.is_stopped()
+        drafter.is_stopped(sys.maxsize)  # it is said until it is confirmed
         assert not waits.done()
         waits.cancel()
 
@@ -475,7 +477,7 @@ def test_what_cannot_be_done_is_a_sentence(agent: Agent, drafter: Drafter) -> No
     for tool, arguments, complaint in WRONG:
         result = agent.call(tool, **arguments)
         assert result.is_error and complaint in text_of(result)
-    assert not set(drafter.heard) - {"stop"}
+    assert not drafter.heard
 
 
 @pytest.mark.parametrize("way", ["http"], scope="module")

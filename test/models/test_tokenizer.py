@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,12 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, FLATS
-from edge_cloud_spec.models.tokenizer import Tokenizer, load_tokenizer, tokenizer_digest
+from edge_cloud_spec.models.tokenizer import (
+    TextStream,
+    Tokenizer,
+    load_tokenizer,
+    tokenizer_digest,
+)
 
 ADDED = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<think>", "<|image_pad|>")
 NOT_SPECIAL = ("<tool_call>", "<think>")
@@ -386,3 +392,52 @@ def test_files_that_cannot_be_read_so_are_refused_with_what_to_do(tmp_path: Path
             UserError, match=r"names the tokenizer (Ll|G)\w+zer, .* tokenizer_class"
         ):
             load_tokenizer(ruled, {"model_type": "llama"})
+
+
+class Counted:
+    """A tokenizer that counts the tokens that it decodes."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._tokenizer, self.count = Tokenizer(backend, {}), 0
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool = False) -> str:
+        self.count += len(tokens)
+        return self._tokenizer.decode(tokens, skip_special_tokens)
+
+
+def bytes_in_words() -> Backend:
+    """As Llama 2's: a space is a letter, the first of a text is dropped, and bytes are tokens."""
+    letters = ("<unk>", "\u2581", *"абвгд停", *(f"<0x{byte:02X}>" for byte in range(256)))
+    vocabulary = {letter: place for place, letter in enumerate(letters)}
+    backend = Backend(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return backend
+
+
+@pytest.mark.parametrize("each", [1, 7])
+@pytest.mark.parametrize("kind", ["byte level", "broken", "bytes in words"])
+def test_a_growing_answer_has_the_text_of_all_its_tokens_and_decodes_few_again(
+    kind: str, each: int
+) -> None:
+    """Broken: with bytes, and special tokens, that come anywhere."""
+    random, in_words = Random(f"{kind} {each}"), kind == "bytes in words"
+    backend = bytes_in_words() if in_words else load_tokenizer(checkpoint(), {}).backend_tokenizer
+    letters = [random.choice(("а", "в ", " 停", "🙂", "é", "  ", "x\n")) for _ in range(400)]
+    tokens = backend.encode("".join(letters), add_special_tokens=False).ids
+    if kind == "broken":
+        vocabulary = backend.get_vocab_size()
+        tokens = [random.choice((token, random.randrange(vocabulary))) for token in tokens]
+    tokenizer, answer = Counted(backend), Tokenizer(backend, {})
+    stream, pieces, known = TextStream(tokenizer), list[str](), ""
+    for begin in range(0, len(tokens), each):
+        pieces.append(stream.add(tokens[begin : begin + each]))
+        whole = answer.decode(tokens[: begin + each], skip_special_tokens=True)
+        known = max(known, whole.rstrip("\N{REPLACEMENT CHARACTER}"), key=len)
+        assert "".join(pieces) == stream.text == known
+    pieces.append(stream.add((), ended=True))
+    assert "".join(pieces) == stream.text == answer.decode(tokens, skip_special_tokens=True)
+    assert len(tokens) < tokenizer.count < 40 * len(tokens) < len(tokens) ** 2 / each / 2

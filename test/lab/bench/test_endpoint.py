@@ -12,7 +12,7 @@ import pytest
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.served_answers import worker_of
 from helpers.endpoint import RunningEndpoint
-from helpers.suites import rows
+from helpers.suites import arguments, rows
 
 from edge_cloud_spec import Decoder
 from edge_cloud_spec_lab.bench import endpoint as suite
@@ -40,6 +40,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "FAULTY", 1.0)
     monkeypatch.setattr(suite, "FAULTS", ("cut", "moved"))  # nobody waits for these
     monkeypatch.setattr(suite, "FIRST_PIECES", 2)
+    monkeypatch.setattr(suite, "DIFFERENT_VIEWS", 3)
     monkeypatch.setattr(suite, "LONG_ANSWER", 12)
     monkeypatch.setattr(suite, "SIZES", (suite.SHORT_ANSWER, 12))
     monkeypatch.setattr(suite, "OVERHEAD_FORMS", ("text",))
@@ -65,9 +66,12 @@ def test_chats_over_a_link_that_breaks_are_the_targets_own_and_all_is_timed(
 
 
 def test_an_answer_that_is_another_is_seen(
-    tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("openai")
     monkeypatch.setattr(suite, "_own", lambda *_: ("another", ()))
-    with pytest.raises(AssertionError):
-        rows("endpoint", tmp_path, *ONE)
+    measured = suite.run(arguments("endpoint", *ONE))
+    assert [(row["form"], row["equal"], row["chats"], row["passed"]) for row in measured] == [
+        ("text", 0, 1, False)
+    ] * 2
+    assert capsys.readouterr().out.count("is not ('another', ())") == 2
