@@ -27,6 +27,7 @@ from .model_thread.limits import WorkerLimits
 from .model_thread.worker import Worker
 from .serving.access import server_credentials
 from .serving.logs import set_up_logging
+from .serving.memory import bound_memory
 from .serving.server import ServerSettings, serve
 from .session.drafts import SERVER_TOKENS
 
@@ -171,6 +172,7 @@ def run_serve(args: argparse.Namespace) -> int:
     check_free(server.address)  # before the models are loaded, too
     if settings.fleet.replicas:
         return _serve_fleet(settings)
+    bound_memory()
     worker = make_worker(settings)
     gc.freeze()  # what was loaded stays: no collection of garbage, a pause for all, goes over it
     serve(worker, server, lambda address: print(f"serving on {address}", flush=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import signal
 import time
@@ -32,6 +31,7 @@ from ...wire.messages import PROTOCOL
 from ..model_thread.worker import Worker
 from .access import AccessSettings, raise_file_limit, server_credentials
 from .logs import FORMATS
+from .memory import trim
 from .metrics import MetricsServer, metrics_address, verifier_metrics
 from .service import DecodeService
 
@@ -212,7 +212,6 @@ class Server(HealthyServer):
     async def _watch(self) -> None:
         """Report NOT_SERVING while the model's thread is dead or stuck, and refuse new streams;
         give memory back that messages took."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what was freed
         meter, streams = self._service.meter, self._service.streams.streams
         trimmed, left, again = 0, 0, False  # again: what was in use then may be free by now
         for look in count():
@@ -220,8 +219,8 @@ class Server(HealthyServer):
             received, ended = meter.received_bytes, meter.opened_streams - len(streams)
             # A stream that has ended may have held a message that was not whole.
             due = received - trimmed > TRIMMED_BYTES or (ended != left and look % LOOKS == 0)
-            if trim and (due or again):
-                await asyncio.to_thread(trim, 0)
+            if due or again:
+                await asyncio.to_thread(trim)
                 trimmed, left, again = received, ended, due
             problem, before = self._model_watch.look(), self._service.problem
             if problem == before:
