@@ -23,7 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.model_runner import CachedTarget
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.models.draft_head import DraftHead
 from edge_cloud_spec.models.load import load
@@ -216,6 +218,29 @@ def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
     found = compare(ours, theirs)
     assert found.freedom > 5 and found.p_value > 1e-3
     assert cloud.worker.counters.answers.drafted["cloud"] > 200
+
+
+def test_a_draft_models_proposal_reads_no_prompt_of_the_target(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft model has a cache of its own; the target's prompt is read in chunks, between passes."""
+    path, _ = target_of(root, False)
+    target, drafter = (load(path, check=False) for _ in range(2))
+    rows: list[int] = []
+    read = CachedTarget.read
+
+    def noted(self: CachedTarget, most: int, due: Draft | None) -> bool:
+        rows.append(most)
+        return read(self, most, due)
+
+    monkeypatch.setattr(CachedTarget, "read", noted)
+    spec = target.spec(TOKENS, None)
+    worker = Worker(target, spec, drafter, WorkerLimits(batch_rows=20), lambda: 0.0)
+    robot = Robot(worker)
+    robot.say(replace(opening_of(asked(1, spec)[0]), generation=SPECULATIVE))
+    do_all(worker)
+    assert len(robot.said) > 0 and worker.counters.answers.drafted["cloud"] > 0
+    assert len(rows) > 2 and {*rows} == {20}
 
 
 def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_know(

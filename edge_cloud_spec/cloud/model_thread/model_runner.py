@@ -249,14 +249,16 @@ class LocalModels(ModelRunner):
         if session.drafter is None:
             session.drafter = self._draft_model(session)
         try:
-            session.target.pin(self.has_head)  # whose rows are in the target's cache
+            if self.has_head:  # whose rows are in the target's cache
+                session.target.pin(True)
             return session.drafter.finished(Branch(prefix, chain(length))).draft
         except MemoryFull:
             if self.has_head:
                 return Draft(())
             raise
         finally:
-            session.target.pin(False)
+            if self.has_head:
+                session.target.pin(False)
 
     def _draft_model(self, session: HeldSession) -> DraftModel:
         opening = session.opening
