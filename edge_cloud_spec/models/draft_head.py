@@ -51,6 +51,11 @@ def head_modules(transformer: Transformer, device: str = "meta") -> nn.ModuleDic
     weights, elsewhere with new ones."""
     with torch.device(device):
         layer, width = transformer.attention_like(), transformer.hidden_size
+        if hasattr(layer.mlp, "experts"):  # which transformers' layers leave as memory was
+            with torch.no_grad():
+                for weight in layer.mlp.parameters():
+                    most = weight.shape[-1] ** -0.5  # as of nn.Linear
+                    weight.uniform_(-most, most)
         return nn.ModuleDict(
             {
                 "fc": nn.Linear(2 * width, width, bias=False),
@@ -60,6 +65,14 @@ def head_modules(transformer: Transformer, device: str = "meta") -> nn.ModuleDic
                 "norm": deepcopy(layer.input_layernorm),
             }
         )
+
+
+def flaw_of(weights: Mapping[str, Tensor]) -> str:
+    """Why a head cannot have these weights; empty: it can."""
+    for name, tensor in weights.items():
+        if not tensor.isfinite().all():
+            return f"has weights that are not finite, as in {name}"
+    return ""
 
 
 def keep_hidden(vlm: Vlm) -> None:
@@ -122,22 +135,24 @@ class DraftHead:
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], vlm: Vlm, name: str) -> DraftHead | None:
-        """The head with these weights; None: they are of another form, which is logged."""
+        """The head with these weights; None: they are of another form, or not all are numbers,
+        which is logged."""
         transformer, modules = vlm.transformer, head_modules(vlm.transformer)
         shapes = {name: tensor.shape for name, tensor in modules.state_dict().items()}
         given = {name: tensor.shape for name, tensor in weights.items()}
+        own: dict[str, Tensor] = {}
         if given != shapes:
             odd = min({*given.items()} ^ {*shapes.items()})[0]
-            log.warning(
-                "the target's head has another form than Qwen3.5's, %s first: generation goes on "
-                "without it",
-                odd,
-            )
+            flaw = f"has another form than Qwen3.5's, {odd} first"
+        else:
+            own = {
+                each: tensor.to(transformer.device, transformer.dtype)
+                for each, tensor in weights.items()
+            }
+            flaw = flaw_of(own)
+        if flaw:
+            log.warning("the target's head %s: generation goes on without it", flaw)
             return None
-        own = {
-            each: tensor.to(transformer.device, transformer.dtype)
-            for each, tensor in weights.items()
-        }
         modules.load_state_dict(own, assign=True)
         return cls(vlm, modules.requires_grad_(False), name)
 

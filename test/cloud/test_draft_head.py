@@ -58,7 +58,8 @@ def of_a_cycle(weights: Weights) -> Weights:
 
 
 def broken(weights: Weights) -> Weights:
-    return {name: torch.full_like(tensor, torch.nan) for name, tensor in weights.items()}
+    """A head whose rows are NaN, of weights that are finite."""
+    return {name: torch.full_like(tensor, 1e30) for name, tensor in weights.items()}
 
 
 HEADS = (as_it_is, of_a_cycle, broken)
@@ -223,7 +224,7 @@ def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
 def test_a_draft_models_proposal_reads_no_prompt_of_the_target(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A draft model has a cache of its own; the target's prompt is read in chunks, between passes."""
+    """It has a cache of its own, and the prompt is read in chunks, between passes."""
     path, _ = target_of(root, False)
     target, drafter = (load(path, check=False) for _ in range(2))
     rows: list[int] = []
@@ -258,6 +259,7 @@ def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_k
         {"mtp.fc.weight": torch.zeros(3, 3)},
         {"mtp.layers.1.mlp.up_proj.weight": torch.zeros(3)},
         {"mtp.norm.weight": None},
+        {"mtp.fc.weight": torch.full_like(weights["mtp.fc.weight"], torch.inf)},
     ):
         changed = {
             name: tensor for name, tensor in (weights | change).items() if tensor is not None

@@ -23,6 +23,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.draft_head import (
     HEAD_CONFIG,
     HEAD_WEIGHTS,
+    flaw_of,
     head_modules,
     keep_hidden,
 )
@@ -187,9 +188,12 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def save_head(modules: nn.ModuleDict, vlm: Vlm, folder: Path) -> None:
-    """Write a head (fp16) into ``folder``, for ``DraftHead.load``."""
+    """Write a head (fp16) into ``folder``, for ``DraftHead.load``. UserError: its training failed,
+    so that a weight is not finite."""
+    weights = {name: each.half().cpu() for name, each in modules.state_dict().items()}
+    if flaw := flaw_of(weights):
+        raise UserError(f"the trained head {flaw}, and is not written: train with other --seed")
     folder.mkdir(parents=True, exist_ok=True)
-    state = modules.state_dict().items()
-    save_file({name: each.half().cpu() for name, each in state}, folder / HEAD_WEIGHTS)
+    save_file(weights, folder / HEAD_WEIGHTS)
     config = {**shape_of(vlm.transformer), "target": weights_of(vlm)}
     (folder / HEAD_CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
