@@ -221,6 +221,39 @@ def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
     assert cloud.worker.counters.answers.drafted["cloud"] > 200
 
 
+@pytest.mark.parametrize("how", [SPECULATIVE, MAY, None])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("of a test"), RuntimeError("of a test")])
+def test_answers_go_on_without_a_head_that_fails(
+    root: Path,
+    how: Generation | None,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The cloud generates, or a robot drafts: the head is asked once, and nobody hears of it."""
+    cloud, calls = Cloud(root, as_it_is), 0
+
+    def fail(*_: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        raise error
+
+    monkeypatch.setattr(DraftHead, "rows", fail)
+    (request,) = asked(1, cloud.spec)
+    own = cloud.own(request, "greedy")
+    if how is None:
+        opening = replace(opening_of(request), lookup=True, draft_identity="replayed")
+        replayed = ReplayingRobot(cloud.worker, opening, own, Random(1))
+        do_all(cloud.worker)
+        assert tuple(replayed.tokens) == own and not replayed.faults
+    else:
+        robot = cloud.ask(request, "greedy", how)
+        do_all(cloud.worker)
+        assert robot.said == own and not robot.count(Fault)
+    (said,) = [each.message for each in caplog.records if each.name.startswith("edge_cloud_spec")]
+    assert calls == 1 and "done without" in said
+
+
 def test_a_draft_models_proposal_reads_no_prompt_of_the_target(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

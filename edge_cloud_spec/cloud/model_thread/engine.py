@@ -336,11 +336,7 @@ class Engine:
         length = min(drafting.beside(rows, self._scheduler.estimator.seconds), session.useful)
         if length < 1:
             return
-        try:
-            found = self._models.propose(session, tuple(session.tokens), length)
-        except Exception as error:
-            log.warning("the head of the target failed, and its draft is left out: %s", error)
-            return
+        found = self._models.propose(session, tuple(session.tokens), length)
         due.draft = with_looked_up(due.draft, found, len(due.draft) + len(found), due.open_at)
         due.beside, due.draft_s = 1 + len(due.draft) - rows, self._clock() - started
 
