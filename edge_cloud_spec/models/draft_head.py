@@ -190,7 +190,8 @@ class DraftHead:
 
     def beside(self, target: Session, prompt: Prompt) -> HeadSession:
         """Drafts after a session of its target, of this prompt."""
-        return HeadSession(self, target, partial(self._vlm.inputs, prompt))
+        keep = partial(self._vlm.keep_head, prompt)
+        return HeadSession(self, target, partial(self._vlm.inputs, prompt), keep)
 
     def of_target(self, cache: KeyValueCache, start: int, end: int) -> Tensor:
         """The target's rows [n, E] after its final norm."""
@@ -206,14 +207,19 @@ class HeadSession:
 
     Row i of the head reads the target's row i and token i + 1; its keys and values are in the
     target's cache, so that they go when that goes. What is missing is computed at the next use: of
-    the prompt, too, as when it begins, and after an eviction.
+    the prompt, too, when it begins, and after an eviction, as far as no prompt before began so.
     """
 
     def __init__(
-        self, head: DraftHead, target: Session, inputs: Callable[[], tuple[Tensor, Tensor]]
+        self,
+        head: DraftHead,
+        target: Session,
+        inputs: Callable[[], tuple[Tensor, Tensor]],
+        keep: Callable[[KeyValueCache], None],
     ) -> None:
-        """inputs: what the target's first layer reads of the prompt, see ``Vlm.inputs``."""
-        self._head, self._target, self._inputs = head, target, inputs
+        """inputs: what the target's first layer reads of the prompt, see ``Vlm.inputs``. keep: see
+        ``Vlm.keep_head``."""
+        self._head, self._target, self._inputs, self._keep = head, target, inputs, keep
         self.tokens: tuple[int, ...] = ()
         self.nodes = TokenTree()
         # Its rows [1, E], and the logits [V] of each: after the prefix, if known, and the nodes.
@@ -309,6 +315,8 @@ class HeadSession:
             positions = torch.cat([places[:, start : prompt - 1], positions], 1)
         rows = self._head.rows(embeddings, hidden, positions, cache, start)
         cache.head_rows = end
+        if start < prompt - 1:
+            self._keep(cache)
         return self._output(rows[-1:])
 
     def _output(self, row: Tensor) -> tuple[Tensor, NDArray[np.float32]]:
