@@ -70,6 +70,9 @@ def head_modules(transformer: Transformer, device: str = "meta") -> nn.ModuleDic
 def flaw_of(weights: Mapping[str, Tensor]) -> str:
     """Why a head cannot have these weights; empty: it can."""
     for name, tensor in weights.items():
+        if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            return f"has weights in {kind}, as in {name}, which are not read"
         if not tensor.isfinite().all():
             return f"has weights that are not finite, as in {name}"
     return ""
@@ -125,7 +128,11 @@ class DraftHead:
         if (folder / HEAD_CONFIG).is_file():
             with library_errors(f"the head in {folder} cannot be loaded", "train it again"):
                 if read_json(folder, HEAD_CONFIG)["target"] != weights_of(vlm):
-                    log.warning("the head in %s was trained with other weights", folder)
+                    log.warning(
+                        "the head in %s was trained with other weights than the target's, and "
+                        "drafts all the same: train it again if its drafts are rejected",
+                        folder,
+                    )
                 return cls.of(load_file(folder / HEAD_WEIGHTS), vlm, "trained for the target")
         weights: dict[str, Tensor] = {}
         for path, names in _names(directory).items():
@@ -144,12 +151,12 @@ class DraftHead:
         if given != shapes:
             odd = min({*given.items()} ^ {*shapes.items()})[0]
             flaw = f"has another form than Qwen3.5's, {odd} first"
-        else:
+        elif not (flaw := flaw_of(weights)):
             own = {
                 each: tensor.to(transformer.device, transformer.dtype)
                 for each, tensor in weights.items()
             }
-            flaw = flaw_of(own)
+            flaw = flaw_of(own)  # fp16 ends at 65504
         if flaw:
             log.warning("the target's head %s: generation goes on without it", flaw)
             return None

@@ -293,6 +293,8 @@ def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_k
         {"mtp.layers.1.mlp.up_proj.weight": torch.zeros(3)},
         {"mtp.norm.weight": None},
         {"mtp.fc.weight": torch.full_like(weights["mtp.fc.weight"], torch.inf)},
+        {"mtp.fc.weight": weights["mtp.fc.weight"].to(torch.int8)},
+        {"mtp.fc.weight": weights["mtp.fc.weight"].to(torch.float8_e4m3fn)},
     ):
         changed = {
             name: tensor for name, tensor in (weights | change).items() if tensor is not None

@@ -84,6 +84,18 @@ def test_a_head_whose_training_failed_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "head").exists()
 
 
+def test_a_head_of_other_weights_is_used_and_said_to_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Path(shutil.copytree(helper.checkpoint("qwen3"), tmp_path / "target"))
+    other = helper.vlm("qwen3", 1)
+    save_head(head_modules(other.transformer, "cpu"), other, target / "head")
+    caplog.clear()
+    assert DraftHead.load(target, load(target, check=False)) is not None
+    (said,) = [each.message for each in caplog.records if each.name.startswith("edge_cloud_spec")]
+    assert "other weights than the target's, and drafts all the same" in said
+
+
 def test_training_teaches_a_head_what_the_target_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
