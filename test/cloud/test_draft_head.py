@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,15 +22,17 @@ from helpers.cloud.worker_robot import Robot, do_all
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from edge_cloud_spec.cloud.model_thread.engine import Engine
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.model_runner import CachedTarget
+from edge_cloud_spec.cloud.model_thread.sessions import HeldSession
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.models.draft_head import DraftHead
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Picture, Request
-from edge_cloud_spec.wire.messages import Close, Fault, Generation
+from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generation
 from edge_cloud_spec_lab.bench.chi_square import compare
 from edge_cloud_spec_lab.bench.reference import generate, load_reference, sample
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
@@ -199,6 +201,39 @@ def test_it_drafts_beside_robots_and_lookups_in_the_same_pass(
     answers = cloud.worker.counters.answers
     assert min(answers.drafted["cloud"], answers.accepted["robot"]) > 0
     assert answers.accepted["cloud" if follows else "lookup"] > 10
+
+
+class OpenRobot(ReplayingRobot):
+    """Sends chains whose last token's verdict is open, since another draft goes on after it."""
+
+    def _draft(self, after: Sequence[int], rest: Sequence[int]) -> None:
+        place = self._here(after)
+        draft = self.sent.setdefault(place, Draft(tuple(rest[:2])))
+        open_at = 1 if len(rest) > 2 else None
+        self.say(DraftMessage(place, draft, 0, open_at=open_at))
+
+
+def test_it_adds_nothing_after_a_token_whose_verdict_is_open(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(root, of_a_cycle, follows=True, lookup_suffixes=0)
+    found: list[tuple[Draft, int]] = []
+    queue = Engine._queue_pass
+
+    def queued(engine: Engine, session: HeldSession) -> None:
+        if session.due.open_at is not None:
+            found.append((session.due.draft, session.due.drafted))
+        queue(engine, session)
+
+    monkeypatch.setattr(Engine, "_queue_pass", queued)
+    (request,) = asked(1, cloud.spec)
+    own = cloud.own(request, "greedy")
+    opening = replace(opening_of(request), lookup=True, draft_identity="replayed")
+    robot = OpenRobot(cloud.worker, opening, own, Random(1))
+    do_all(cloud.worker)
+    assert tuple(robot.tokens) == own and not robot.faults
+    assert not any([*draft.children(1)] for draft, _ in found)
+    assert sum(drafted > 2 for _, drafted in found) > 1
 
 
 @pytest.mark.parametrize("change", [as_it_is, of_a_cycle])
