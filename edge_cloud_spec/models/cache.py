@@ -249,9 +249,14 @@ def prompt_parts(
 
 class _Kept:
     """The kept rows of one part of a prompt; for Gated DeltaNet layers the state after them, if it
-    was known."""
+    was known.
+
+    head_rows: how many, from the first, have a draft head's keys and values. The last one reads the
+    token after it, of the part with the key ``next``.
+    """
 
     pinned = False
+    head_rows, next = 0, b""
 
     def __init__(self, store: PrefixStore, part: PromptPart, buffer: KvBuffer) -> None:
         self._store, self.part, self.buffer = store, part, buffer
@@ -318,10 +323,36 @@ class PrefixStore:
                 _copy_rows(cache.buffers, part.start, kept, 0, end - part.start)
         if cache.recurrent is not None and (state := self._state(sources)) is not None:
             cache.recurrent.resume(state, count)
+        cache.head_rows = self._head_rows(sources, count)
         self._touch([source for _, source in sources])
         self._memory.prefix_hits += 1
         self._memory.prefix_rows += count
         return count, row
+
+    def _head_rows(self, sources: Sequence[tuple[PromptPart, PromptPart]], count: int) -> int:
+        """How many of so many rows of these sources have a draft head's keys and values."""
+        after = [source.key for _, source in sources[1:]]
+        for (part, source), key in zip(sources, [*after, None], strict=True):
+            kept = self._kept[source.key]
+            if kept.head_rows < part.end - part.start or kept.next != key:
+                return min(part.start + kept.head_rows, part.end - 1, count - 1)
+        return 0
+
+    def keep_head(self, cache: KeyValueCache, prompt: Sequence[PromptPart]) -> None:
+        """Store a draft head's keys and values with the kept parts of this prompt, as far as the
+        cache has them."""
+        for place, part in enumerate(prompt):
+            kept, rows = self._kept.get(part.key), min(cache.head_rows, part.end) - part.start
+            if kept is None or rows < 1:
+                return
+            is_whole = part.end <= cache.head_rows and place + 1 < len(prompt)
+            after = prompt[place + 1].key if is_whole else b""
+            if rows > kept.head_rows or after not in (b"", kept.next):
+                known = min(kept.head_rows, rows - 1)
+                to, source = kept.buffer.data[1:2], cache.buffers[1:2]
+                with torch.inference_mode():
+                    _copy_rows(to, known, source, part.start + known, rows - known)
+                kept.head_rows, kept.next = rows, after
 
     def _state(self, sources: Sequence[tuple[PromptPart, PromptPart]]) -> KvBuffer | None:
         """The state after the last of these sources, if one is kept."""
@@ -354,6 +385,7 @@ class PrefixStore:
                 self._kept[part.key] = _Kept(self, part, buffer)
                 self._memory.hold(buffer, self._kept[part.key])
             kept.append(part)
+        self.keep_head(cache, kept)
         self._touch(kept)
         if len(kept) < len(prompt):
             return

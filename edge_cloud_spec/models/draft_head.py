@@ -51,6 +51,11 @@ def head_modules(transformer: Transformer, device: str = "meta") -> nn.ModuleDic
     weights, elsewhere with new ones."""
     with torch.device(device):
         layer, width = transformer.attention_like(), transformer.hidden_size
+        if hasattr(layer.mlp, "experts"):  # which transformers' layers leave as memory was
+            with torch.no_grad():
+                for weight in layer.mlp.parameters():
+                    most = weight.shape[-1] ** -0.5  # as of nn.Linear
+                    weight.uniform_(-most, most)
         return nn.ModuleDict(
             {
                 "fc": nn.Linear(2 * width, width, bias=False),
@@ -60,6 +65,17 @@ def head_modules(transformer: Transformer, device: str = "meta") -> nn.ModuleDic
                 "norm": deepcopy(layer.input_layernorm),
             }
         )
+
+
+def flaw_of(weights: Mapping[str, Tensor]) -> str:
+    """Why a head cannot have these weights; empty: it can."""
+    for name, tensor in weights.items():
+        if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            return f"has weights in {kind}, as in {name}, which are not read"
+        if not tensor.isfinite().all():
+            return f"has weights that are not finite, as in {name}"
+    return ""
 
 
 def keep_hidden(vlm: Vlm) -> None:
@@ -112,7 +128,11 @@ class DraftHead:
         if (folder / HEAD_CONFIG).is_file():
             with library_errors(f"the head in {folder} cannot be loaded", "train it again"):
                 if read_json(folder, HEAD_CONFIG)["target"] != weights_of(vlm):
-                    log.warning("the head in %s was trained with other weights", folder)
+                    log.warning(
+                        "the head in %s was trained with other weights than the target's, and "
+                        "drafts all the same: train it again if its drafts are rejected",
+                        folder,
+                    )
                 return cls.of(load_file(folder / HEAD_WEIGHTS), vlm, "trained for the target")
         weights: dict[str, Tensor] = {}
         for path, names in _names(directory).items():
@@ -122,22 +142,24 @@ class DraftHead:
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], vlm: Vlm, name: str) -> DraftHead | None:
-        """The head with these weights; None: they are of another form, which is logged."""
+        """The head with these weights; None: they are of another form, or not all are numbers,
+        which is logged."""
         transformer, modules = vlm.transformer, head_modules(vlm.transformer)
         shapes = {name: tensor.shape for name, tensor in modules.state_dict().items()}
         given = {name: tensor.shape for name, tensor in weights.items()}
+        own: dict[str, Tensor] = {}
         if given != shapes:
             odd = min({*given.items()} ^ {*shapes.items()})[0]
-            log.warning(
-                "the target's head has another form than Qwen3.5's, %s first: generation goes on "
-                "without it",
-                odd,
-            )
+            flaw = f"has another form than Qwen3.5's, {odd} first"
+        elif not (flaw := flaw_of(weights)):
+            own = {
+                each: tensor.to(transformer.device, transformer.dtype)
+                for each, tensor in weights.items()
+            }
+            flaw = flaw_of(own)  # fp16 ends at 65504
+        if flaw:
+            log.warning("the target's head %s: generation goes on without it", flaw)
             return None
-        own = {
-            each: tensor.to(transformer.device, transformer.dtype)
-            for each, tensor in weights.items()
-        }
         modules.load_state_dict(own, assign=True)
         return cls(vlm, modules.requires_grad_(False), name)
 
@@ -175,7 +197,8 @@ class DraftHead:
 
     def beside(self, target: Session, prompt: Prompt) -> HeadSession:
         """Drafts after a session of its target, of this prompt."""
-        return HeadSession(self, target, partial(self._vlm.inputs, prompt))
+        keep = partial(self._vlm.keep_head, prompt)
+        return HeadSession(self, target, partial(self._vlm.inputs, prompt), keep)
 
     def of_target(self, cache: KeyValueCache, start: int, end: int) -> Tensor:
         """The target's rows [n, E] after its final norm."""
@@ -191,14 +214,19 @@ class HeadSession:
 
     Row i of the head reads the target's row i and token i + 1; its keys and values are in the
     target's cache, so that they go when that goes. What is missing is computed at the next use: of
-    the prompt, too, as when it begins, and after an eviction.
+    the prompt, too, when it begins, and after an eviction, as far as no prompt before began so.
     """
 
     def __init__(
-        self, head: DraftHead, target: Session, inputs: Callable[[], tuple[Tensor, Tensor]]
+        self,
+        head: DraftHead,
+        target: Session,
+        inputs: Callable[[], tuple[Tensor, Tensor]],
+        keep: Callable[[KeyValueCache], None],
     ) -> None:
-        """inputs: what the target's first layer reads of the prompt, see ``Vlm.inputs``."""
-        self._head, self._target, self._inputs = head, target, inputs
+        """inputs: what the target's first layer reads of the prompt, see ``Vlm.inputs``. keep: see
+        ``Vlm.keep_head``."""
+        self._head, self._target, self._inputs, self._keep = head, target, inputs, keep
         self.tokens: tuple[int, ...] = ()
         self.nodes = TokenTree()
         # Its rows [1, E], and the logits [V] of each: after the prefix, if known, and the nodes.
@@ -294,6 +322,8 @@ class HeadSession:
             positions = torch.cat([places[:, start : prompt - 1], positions], 1)
         rows = self._head.rows(embeddings, hidden, positions, cache, start)
         cache.head_rows = end
+        if start < prompt - 1:
+            self._keep(cache)
         return self._output(rows[-1:])
 
     def _output(self, row: Tensor) -> tuple[Tensor, NDArray[np.float32]]:

@@ -22,15 +22,15 @@ class Family:
 
     recurrent: some layers are Gated DeltaNet, whose state is not rolled back by dropping rows.
     tokenizer: the class by whose rule transformers cuts words where the checkpoint names none, or
-    ``always``; None: as tokenizer.json has it. rows: of the embedding matrix, where config.json
-    omits them.
+    ``always_this_tokenizer``; None: as tokenizer.json has it. rows: of the embedding matrix, where
+    config.json omits them.
     """
 
     model_class: str
     reads_pictures: bool = True
     recurrent: bool = False
     tokenizer: str | None = QWEN
-    always: bool = False
+    always_this_tokenizer: bool = False
     rows: int = 151936
 
     def text_model(self, model: Any) -> Any:
@@ -47,11 +47,11 @@ FAMILIES = {
         "Qwen3_5ForConditionalGeneration",
         recurrent=True,
         tokenizer=QWEN_3_5,
-        always=True,
+        always_this_tokenizer=True,
         rows=248320,
     ),
     "llama": Family("LlamaForCausalLM", reads_pictures=False, tokenizer=None, rows=32000),
-    "qwen2": Family("Qwen2ForCausalLM", reads_pictures=False, always=True),
+    "qwen2": Family("Qwen2ForCausalLM", reads_pictures=False, always_this_tokenizer=True),
     "qwen3": Family("Qwen3ForCausalLM", reads_pictures=False),
     "qwen3_moe": Family("Qwen3MoeForCausalLM", reads_pictures=False),
     "qwen3_5_text": Family(

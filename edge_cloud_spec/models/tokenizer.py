@@ -182,7 +182,7 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
 def _rule(named: object, config: Mapping[str, Any], backend: tokenizers.Tokenizer) -> str | None:
     """The class by whose rule words are cut; None: as tokenizer.json has it."""
     kind, family = str(named).removesuffix("Fast"), FAMILIES.get(str(config.get("model_type")))
-    if family is not None and family.tokenizer and (family.always or named is None):
+    if family is not None and family.tokenizer and (family.always_this_tokenizer or named is None):
         return family.tokenizer
     # A class of Llama's that is not of bytes would be rebuilt.
     is_bytes = "ByteLevel" in str(backend.pre_tokenizer)

@@ -148,6 +148,10 @@ class Vlm(Processor):
         if prompt.grows:
             self._prefixes.keep(cache, self._parts(prompt, answer), None)
 
+    def keep_head(self, prompt: Prompt, cache: KeyValueCache) -> None:
+        """Keep what a draft head has computed of this prompt, for the next one that begins so."""
+        self._prefixes.keep_head(cache, self._parts(prompt))
+
     def _parts(self, prompt: Prompt, answer: Sequence[int] = ()) -> list[PromptPart]:
         """The parts of a prompt and of these tokens after it; the owner alone may reuse what is not
         common."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edge_cloud_spec.errors import UserError, check_writable, library_errors, write_json
 from edge_cloud_spec.models.checkpoint import quiet_libraries, read_json
@@ -17,7 +18,7 @@ SCALE_BITS = 0.25  # per weight at 8 or 4 bits: 128 or fewer weights share a sca
 @dataclass(frozen=True)
 class Footprint:
     """How many weights a checkpoint has, and the bytes of keys and values per token, and of what
-    Gated DeltaNet layers remember."""
+    Gated DeltaNet layers remember; ``head``: of one that drafts, 0 without."""
 
     family: str
     text: int  # weights of the text layers, which can be quantized
@@ -26,6 +27,8 @@ class Footprint:
     vision: int
     kv_bytes: int  # per token, at 16 bits
     state_bytes: int  # per session, at 32 bits
+    head: int = 0  # weights, which are not quantized
+    head_kv_bytes: int = 0  # per token, at 16 bits, with the target's rows that it reads
 
     def weight_bytes(self, bits: int) -> float:
         """Bytes of all weights: text layers at ``bits`` bits each, the others at 16."""
@@ -67,7 +70,22 @@ def footprint(config: Path) -> Footprint:
     embeddings = sum(sizes.values()) - vision - layers
     state = recurrent.session_bytes if recurrent is not None else 0
     sizes_of = layers, active, embeddings, vision
-    return Footprint(read["model_type"], *sizes_of, 2 * rows * head, state)
+    of_head = (0, 0)
+    if _has_head(config, read):
+        like = next(block for block in blocks if hasattr(block, "self_attn"))
+        width = text.hidden_size  # its norms, and a projection of twice as much
+        weights = sum(weight.numel() for weight in like.parameters()) + (3 + 2 * width) * width
+        of_head = weights, 2 * (2 * text.num_key_value_heads * head + width)
+    return Footprint(read["model_type"], *sizes_of, 2 * rows * head, state, *of_head)
+
+
+def _has_head(config: Path, read: dict[str, Any]) -> bool:
+    """Whether a head drafts for this model: by its weights, or by its config.json alone."""
+    if config.is_dir() and any(config.glob("model.safetensors*")):
+        from edge_cloud_spec.models.draft_head import has_head  # imports torch
+
+        return has_head(config)
+    return bool(read.get("text_config", read).get("mtp_num_hidden_layers"))
 
 
 def add_memory_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,9 +108,11 @@ def run_memory(args: argparse.Namespace) -> int:
         **{f"mb_at_{bits}_bits": found.weight_bytes(bits) / 1e6 for bits in BITS},
         "kv_mb_per_1000_tokens": found.kv_bytes / 1e3,
         "state_mb_per_session": found.state_bytes / 1e6,
+        "head_mb": 2 * found.head / 1e6,
+        "head_kv_mb_per_1000_tokens": found.head_kv_bytes / 1e3,
     }
     for name, value in row.items():
-        print(f"{name:22}", f"{value:12,.1f}" if isinstance(value, float) else f"{value:>12}")
+        print(f"{name:26}", f"{value:12,.1f}" if isinstance(value, float) else f"{value:>12}")
     if args.json:
         write_json(args.json, row)
     return 0

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,13 +22,17 @@ from helpers.cloud.worker_robot import Robot, do_all
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from edge_cloud_spec.cloud.model_thread.engine import Engine
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.model_runner import CachedTarget
+from edge_cloud_spec.cloud.model_thread.sessions import HeldSession
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.models.draft_head import DraftHead
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Picture, Request
-from edge_cloud_spec.wire.messages import Close, Fault, Generation
+from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generation
 from edge_cloud_spec_lab.bench.chi_square import compare
 from edge_cloud_spec_lab.bench.reference import generate, load_reference, sample
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
@@ -56,7 +60,8 @@ def of_a_cycle(weights: Weights) -> Weights:
 
 
 def broken(weights: Weights) -> Weights:
-    return {name: torch.full_like(tensor, torch.nan) for name, tensor in weights.items()}
+    """A head whose rows are NaN, of weights that are finite."""
+    return {name: torch.full_like(tensor, 1e30) for name, tensor in weights.items()}
 
 
 HEADS = (as_it_is, of_a_cycle, broken)
@@ -198,6 +203,39 @@ def test_it_drafts_beside_robots_and_lookups_in_the_same_pass(
     assert answers.accepted["cloud" if follows else "lookup"] > 10
 
 
+class OpenRobot(ReplayingRobot):
+    """Sends chains whose last token's verdict is open, since another draft goes on after it."""
+
+    def _draft(self, after: Sequence[int], rest: Sequence[int]) -> None:
+        place = self._here(after)
+        draft = self.sent.setdefault(place, Draft(tuple(rest[:2])))
+        open_at = 1 if len(rest) > 2 else None
+        self.say(DraftMessage(place, draft, 0, open_at=open_at))
+
+
+def test_it_adds_nothing_after_a_token_whose_verdict_is_open(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(root, of_a_cycle, follows=True, lookup_suffixes=0)
+    found: list[tuple[Draft, int]] = []
+    queue = Engine._queue_pass
+
+    def queued(engine: Engine, session: HeldSession) -> None:
+        if session.due.open_at is not None:
+            found.append((session.due.draft, session.due.drafted))
+        queue(engine, session)
+
+    monkeypatch.setattr(Engine, "_queue_pass", queued)
+    (request,) = asked(1, cloud.spec)
+    own = cloud.own(request, "greedy")
+    opening = replace(opening_of(request), lookup=True, draft_identity="replayed")
+    robot = OpenRobot(cloud.worker, opening, own, Random(1))
+    do_all(cloud.worker)
+    assert tuple(robot.tokens) == own and not robot.faults
+    assert not any([*draft.children(1)] for draft, _ in found)
+    assert sum(drafted > 2 for _, drafted in found) > 1
+
+
 @pytest.mark.parametrize("change", [as_it_is, of_a_cycle])
 def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
     root: Path, change: Callable[[Weights], Weights]
@@ -218,6 +256,62 @@ def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
     assert cloud.worker.counters.answers.drafted["cloud"] > 200
 
 
+@pytest.mark.parametrize("how", [SPECULATIVE, MAY, None])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("of a test"), RuntimeError("of a test")])
+def test_answers_go_on_without_a_head_that_fails(
+    root: Path,
+    how: Generation | None,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The cloud generates, or a robot drafts: the head is asked once, and nobody hears of it."""
+    cloud, calls = Cloud(root, as_it_is), 0
+
+    def fail(*_: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        raise error
+
+    monkeypatch.setattr(DraftHead, "rows", fail)
+    (request,) = asked(1, cloud.spec)
+    own = cloud.own(request, "greedy")
+    if how is None:
+        opening = replace(opening_of(request), lookup=True, draft_identity="replayed")
+        replayed = ReplayingRobot(cloud.worker, opening, own, Random(1))
+        do_all(cloud.worker)
+        assert tuple(replayed.tokens) == own and not replayed.faults
+    else:
+        robot = cloud.ask(request, "greedy", how)
+        do_all(cloud.worker)
+        assert robot.said == own and not robot.count(Fault)
+    (said,) = [each.message for each in caplog.records if each.name.startswith("edge_cloud_spec")]
+    assert calls == 1 and "done without" in said
+
+
+def test_a_draft_models_proposal_reads_no_prompt_of_the_target(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a cache of its own, and the prompt is read in chunks, between passes."""
+    path, _ = target_of(root, False)
+    target, drafter = (load(path, check=False) for _ in range(2))
+    rows: list[int] = []
+    read = CachedTarget.read
+
+    def noted(self: CachedTarget, most: int, due: Draft | None) -> bool:
+        rows.append(most)
+        return read(self, most, due)
+
+    monkeypatch.setattr(CachedTarget, "read", noted)
+    spec = target.spec(TOKENS, None)
+    worker = Worker(target, spec, drafter, WorkerLimits(batch_rows=20), lambda: 0.0)
+    robot = Robot(worker)
+    robot.say(replace(opening_of(asked(1, spec)[0]), generation=SPECULATIVE))
+    do_all(worker)
+    assert len(robot.said) > 0 and worker.counters.answers.drafted["cloud"] > 0
+    assert len(rows) > 2 and {*rows} == {20}
+
+
 def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_know(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,6 +327,9 @@ def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_k
         {"mtp.fc.weight": torch.zeros(3, 3)},
         {"mtp.layers.1.mlp.up_proj.weight": torch.zeros(3)},
         {"mtp.norm.weight": None},
+        {"mtp.fc.weight": torch.full_like(weights["mtp.fc.weight"], torch.inf)},
+        {"mtp.fc.weight": weights["mtp.fc.weight"].to(torch.int8)},
+        {"mtp.fc.weight": weights["mtp.fc.weight"].to(torch.float8_e4m3fn)},
     ):
         changed = {
             name: tensor for name, tensor in (weights | change).items() if tensor is not None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.checkpoints import ALL_FAMILIES, checkpoint, vlm
+from helpers.checkpoints import ALL_FAMILIES, checkpoint, fresh, headed, vlm
 from safetensors.numpy import load_file
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.cache import KeyValueCache
+from edge_cloud_spec.models.draft_head import MTP, keep_hidden
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec_lab.memory import footprint
 
@@ -42,6 +44,40 @@ def test_keys_and_values_are_those_of_a_session(family: str) -> None:
     cache = KeyValueCache(row, 1, KvMemory())
     assert cache.size - cache.capacity * row.row_bytes == found.state_bytes
     assert (found.state_bytes > 0) == family.startswith("qwen3_5")
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen2_vl", "qwen3_vl_moe"])
+def test_a_head_that_drafts_is_told_apart(family: str, tmp_path: Path, capsys) -> None:
+    model, without = fresh(family), footprint(checkpoint(family))
+    found = footprint(headed(family))
+    weights = load_file(headed(family) / "model.safetensors")
+    assert found.head == sum(each.size for name, each in weights.items() if name.startswith(MTP))
+    before = model.transformer.cache_layout.row_bytes
+    keep_hidden(model)
+    row = model.transformer.cache_layout
+    assert found.head_kv_bytes == (row.row_bytes - before) * 2 // row.dtype.itemsize
+    assert replace(found, head=0, head_kv_bytes=0) == without
+    assert main(["memory", str(headed(family)), "--json", str(tmp_path / "figures.json")]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["head_mb"] == pytest.approx(2e-6 * found.head)
+
+
+def test_by_a_published_configuration_alone_a_head_is_told(tmp_path: Path) -> None:
+    """Of the widths of Qwen3.5-27B, and fewer layers."""
+    text = {
+        "head_dim": 256,
+        "hidden_size": 5120,
+        "intermediate_size": 17408,
+        "mtp_num_hidden_layers": 1,
+        "num_attention_heads": 24,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 248320,
+    }
+    config = {"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = footprint(tmp_path)
+    assert found.head_kv_bytes == 14336 and found.head == pytest.approx(0.425e9, rel=0.01)
 
 
 def test_a_published_configuration_gives_its_models_size(tmp_path: Path, capsys) -> None:

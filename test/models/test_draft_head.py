@@ -4,14 +4,14 @@ session did before, and what it says never changes an answer."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.checkpoints import CLOSE, headed, prompt_of, random_head, reference, vlm
+from helpers.checkpoints import CLOSE, headed, jpeg, prompt_of, random_head, reference, vlm
 from helpers.checkpoints import difference as logits_apart
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.request import Picture
 
 HEADED = ("qwen3_5", "qwen3_5_text", "qwen2_vl", "qwen3")  # one of each kind of attention
 
@@ -33,7 +34,7 @@ def with_head(family: str) -> tuple[Vlm, DraftHead]:
 
 def session_of(head: DraftHead, model: Vlm, prompt: Prompt) -> tuple[Session, HeadSession]:
     target = model.open(prompt)
-    return target, HeadSession(head, target, partial(model.inputs, prompt))
+    return target, head.beside(target, prompt)
 
 
 class PlainHead:
@@ -184,3 +185,43 @@ def test_drafts_that_need_a_larger_cache_leave_the_targets_rows_as_they_are(
     drafts.extend([] if not known else [30])
     found = drafted_rows(drafts, [5])
     assert difference(found, plain_head(family).logits(prompt, [7, 8, 9, 30], [5])) < CLOSE
+
+
+@pytest.mark.parametrize("family", HEADED)
+def test_of_a_known_prompt_a_head_computes_one_row_again(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, head = with_head(family)
+    prompt, computed = prompt_of(model), []
+    rows = DraftHead.rows
+
+    def counted(self: DraftHead, embeddings: Tensor, *rest: Any) -> Tensor:
+        computed.append(len(embeddings))
+        return rows(self, embeddings, *rest)
+
+    monkeypatch.setattr(DraftHead, "rows", counted)
+    for _ in range(2):
+        target, drafts = session_of(head, model, prompt)
+        found = drafts.logits_after(-1)[None]
+        assert difference(found, plain_head(family).logits(prompt, [], [])) < CLOSE
+        target.close()
+    assert computed == [len(prompt.input_ids) - 1, 1]
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3"])
+def test_after_prompts_that_begin_alike_a_head_is_its_definition(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last row that prompts have in common reads a token that they have not."""
+    model, head = with_head(family)
+    spec = model.spec(8)
+    pictures = [(0, 0), (1, 1), (0, 1), (0, 0)] if model.reads_pictures else [()] * 4
+    texts = ["find the cup", "find the red cup", "find the ball", "find the cup and the ball"]
+    for seeds, text in zip(pictures, texts, strict=True):
+        request = spec.request(*(Picture.of(jpeg(seed)) for seed in seeds), text * 6)
+        prompt = model.prompt(request, spec)
+        target, drafts = session_of(head, model, prompt)
+        found = drafted_rows(drafts, [5])
+        assert difference(found, plain_head(family).logits(prompt, [], [5])) < CLOSE
+        target.close()
+    assert model.memory.prefix_hits > 0

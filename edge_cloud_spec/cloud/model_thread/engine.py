@@ -336,13 +336,10 @@ class Engine:
         length = min(drafting.beside(rows, self._scheduler.estimator.seconds), session.useful)
         if length < 1:
             return
-        try:
-            found = self._models.propose(session, tuple(session.tokens), length)
-        except Exception as error:
-            log.warning("the head of the target failed, and its draft is left out: %s", error)
-            return
+        found = self._models.propose(session, tuple(session.tokens), length)
         due.draft = with_looked_up(due.draft, found, len(due.draft) + len(found), due.open_at)
-        due.beside, due.draft_s = 1 + len(due.draft) - rows, self._clock() - started
+        due.beside, due.drafted = 1 + len(due.draft) - rows, len(found)
+        due.draft_s = self._clock() - started
 
     def _queue_pass(self, session: HeldSession) -> None:
         """Queue the due pass, which waits until the tokens before it are prefilled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ...models.processor import Processor
     from ...models.session import Prefill, Session
     from ...models.vlm import Vlm
+
+log = logging.getLogger(__name__)
 
 OnPredicted = Callable[[HeldSession, Predicted], None]
 
@@ -244,19 +247,31 @@ class LocalModels(ModelRunner):
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
         if not self.drafts:
             return super().propose(session, prefix, length)
-        if self.has_head and not _is_computed(_cached(session)):
+        if self.has_head:
+            return self._propose_by_head(session, prefix, length)
+        return self._finished(session, prefix, length)
+
+    def _propose_by_head(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
+        """As ``propose``; empty where the head cannot draft now, or has failed in this session: the
+        target goes on without it."""
+        if session.head_failed or not _is_computed(_cached(session)):
             return Draft(())  # the head reads rows of the target, which its next pass computes
-        if session.drafter is None:
-            session.drafter = self._draft_model(session)
+        session.target.pin(True)  # the head's rows are in the target's cache
         try:
-            session.target.pin(self.has_head)  # whose rows are in the target's cache
-            return session.drafter.finished(Branch(prefix, chain(length))).draft
+            return self._finished(session, prefix, length)
         except MemoryFull:
-            if self.has_head:
-                return Draft(())
-            raise
+            return Draft(())
+        except Exception:
+            log.exception("the head of the target failed, and a session is done without")
+            session.head_failed, session.drafter = True, None
+            return Draft(())
         finally:
             session.target.pin(False)
+
+    def _finished(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
+        if session.drafter is None:
+            session.drafter = self._draft_model(session)
+        return session.drafter.finished(Branch(prefix, chain(length))).draft
 
     def _draft_model(self, session: HeldSession) -> DraftModel:
         opening = session.opening

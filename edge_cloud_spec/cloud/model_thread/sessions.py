@@ -66,6 +66,7 @@ class HeldSession(CloudSession):
 
     target: TargetSession
     drafter: DraftModel | None = None
+    head_failed = False  # of the target; it drafts no more in this session
     stream: RobotStream | None = None
     client = ""  # the stream's client
     opened = 0.0  # s

@@ -122,11 +122,12 @@ class ServerDrafting:
 
     def report_beside(self, scored: DuePass, path: tuple[int, ...], tokens: int) -> None:
         """Record the verdict on a robot's draft."""
-        if scored.beside:
-            self._token_s.observe(scored.draft_s / scored.beside)
-        first = len(scored.draft) - scored.beside
-        accepted = tuple(node - first for node in path if node >= first)
-        self._beside.report(scored.beside, accepted, tokens)
+        if scored.drafted:
+            self._token_s.observe(scored.draft_s / scored.drafted)
+        end, added = len(scored.draft), len(scored.draft) - scored.beside
+        # By its place in the chain, whose first tokens the draft may have had: these gain nothing.
+        accepted = tuple(node - end + scored.drafted for node in path if node >= added)
+        self._beside.report(scored.drafted, accepted, tokens)
 
     def report(self, scored: DuePass, tokens: int, seconds: float) -> None:
         """Record a verdict: the tokens that it added, and the seconds since the last one."""

@@ -28,8 +28,8 @@ class DuePass:
 
     The first ``given`` nodes are by ``source``: a robot, the cloud's own draft model (``draft_s``:
     its time), or the grammar, which forces them; the last ``beside`` ones are those that a head of
-    the target added to a robot's; the others are from a lookup. ``awaited``: a robot drafted for
-    this very prefix and waits for the verdict.
+    the target added to a robot's, the last of the ``drafted`` tokens of its chain; the others are
+    from a lookup. ``awaited``: a robot drafted for this very prefix and waits for the verdict.
 
     The worker sets the rest: ``rows``, the tokens that the pass computes (0 if the draft was scored
     with its prompt); ``arrived``, since when it is due, s; ``began``, when a target elsewhere was
@@ -45,6 +45,7 @@ class DuePass:
     open_at: int | None = None
     reply_timeout_s: float = 0.0  # the robot's; 0: unknown
     beside: int = 0
+    drafted: int = 0
     row_only: bool = False  # the robot draws the next token itself, and needs P
     rows: int = 0
     arrived: float = 0.0

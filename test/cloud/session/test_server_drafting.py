@@ -22,6 +22,8 @@ from edge_cloud_spec.cloud.session.drafts import (
     RETRIAL_CHOICES,
     ServerDrafting,
 )
+from edge_cloud_spec.cloud.session.events import DuePass
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire.messages import (
     Close,
     Fault,
@@ -72,6 +74,26 @@ def test_what_is_in_the_way_of_others_is_no_choice() -> None:
     assert drafting.choose(0)
     waits[0] = True
     assert not any(drafting.choose(0) for _ in range(2 * RETRIAL_CHOICES))
+
+
+@pytest.mark.parametrize("token_s", [0.010, 0.001])
+def test_a_head_that_says_what_the_robot_says_soon_drafts_no_more(token_s: float) -> None:
+    """Its time counts though nothing of it is added, and it gains nothing."""
+    drafting, asked = ServerDrafting(), []
+    for _ in range(300):
+        asked.append(drafting.beside(5, lambda rows: 0.030 + 0.0005 * rows))
+        due = DuePass(Draft((1, 2, 3, 4)), 4, drafted=asked[-1], draft_s=token_s * asked[-1])
+        drafting.report_beside(due, (0, 1, 2, 3), 5)
+    assert asked[0] > 0 and not any(asked[50:])
+
+
+def test_a_head_drafts_beside_where_what_it_adds_after_the_robots_tokens_is_right() -> None:
+    """Of its four tokens the robot has the first two, and the others are accepted."""
+    drafting = ServerDrafting()
+    for _ in range(300):
+        assert drafting.beside(3, lambda rows: 0.030 + 0.0005 * rows) == 4
+        due = DuePass(Draft((1, 2, 3, 4)), 2, beside=2, drafted=4, draft_s=0.004)
+        drafting.report_beside(due, (0, 1, 2, 3), 5)
 
 
 @pytest.mark.parametrize("pays", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from helpers import checkpoints as helper
 from helpers.training import decided, material
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.models.draft_head import DraftHead, keep_hidden
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.draft_head import DraftHead, head_modules, keep_hidden
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec_lab.training.exits.command import answers, picture_requests
 from edge_cloud_spec_lab.training.head import command
@@ -27,7 +29,7 @@ def steps(many: int) -> Callable[..., None]:
     return lambda name, progress, step, report: [step(each / many) for each in range(many)]
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_vl", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_vl", "qwen3_5", "qwen3_moe", "qwen3_vl_moe"])
 def test_a_trained_head_says_in_the_engine_what_it_said_in_training(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,8 +37,12 @@ def test_a_trained_head_says_in_the_engine_what_it_said_in_training(
     target = Path(shutil.copytree(helper.checkpoint(family), tmp_path / "target"))
     model = load(target, threads=1, check=False)
     keep_hidden(model)
-    requests = picture_requests(*material(tmp_path), 1)
-    answered = [*answers(model, model.spec(12), requests, 4, 1)]
+    spec = model.spec(12)
+    if model.reads_pictures:
+        requests = picture_requests(*material(tmp_path), 1)
+    else:
+        requests = (spec.request(f"find chair {each}") for each in count())
+    answered = [*answers(model, spec, requests, 4, 1)]
     examples = [example(model, *each) for each in answered]
     trainer = HeadTrainer(model, examples, 1)
     trainer.run(1.0)
@@ -56,6 +62,38 @@ def test_a_trained_head_says_in_the_engine_what_it_said_in_training(
     drafts = head.beside(session, prompt)
     drafts.extend(answer[:-1])
     assert np.abs(drafts.logits_after(-1) - expected).max() < 0.02 * expected.std()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "qwen3_vl_moe"])
+def test_a_new_head_is_made_of_numbers_whatever_memory_held(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **kw: empty(*size, **kw).fill_(torch.nan))
+    modules = head_modules(helper.vlm(family).transformer, "cpu")
+    assert all(weight.isfinite().all() for weight in modules.parameters())
+    assert all(weight.any() for weight in modules.get_submodule("layers.0.mlp").parameters())
+
+
+def test_a_head_whose_training_failed_is_not_written(tmp_path: Path) -> None:
+    model = helper.vlm("qwen3")
+    modules = head_modules(model.transformer, "cpu")
+    modules["norm"].weight.data[3] = torch.inf
+    with pytest.raises(UserError, match=r"not finite, as in norm\.weight"):
+        save_head(modules, model, tmp_path / "head")
+    assert not (tmp_path / "head").exists()
+
+
+def test_a_head_of_other_weights_is_used_and_said_to_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Path(shutil.copytree(helper.checkpoint("qwen3"), tmp_path / "target"))
+    other = helper.vlm("qwen3", 1)
+    save_head(head_modules(other.transformer, "cpu"), other, target / "head")
+    caplog.clear()
+    assert DraftHead.load(target, load(target, check=False)) is not None
+    (said,) = [each.message for each in caplog.records if each.name.startswith("edge_cloud_spec")]
+    assert "other weights than the target's, and drafts all the same" in said
 
 
 def test_training_teaches_a_head_what_the_target_says(

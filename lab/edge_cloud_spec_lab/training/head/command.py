@@ -23,6 +23,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.draft_head import (
     HEAD_CONFIG,
     HEAD_WEIGHTS,
+    flaw_of,
     head_modules,
     keep_hidden,
 )
@@ -47,7 +48,7 @@ HELD_OUT_ANSWERS = 0.05  # of the answers, the last ones
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A prompt of P tokens and its answer of A.
+    """A prompt of P tokens and its answer of A, in the host's memory.
 
     embeddings, hidden: float16 [n, E] of the tokens after, and of the rows after the target's norm,
     n = P + A - 2. positions: int64 [3, n]. ids, shares [A, TOP]: the target's most likely tokens
@@ -66,14 +67,15 @@ def example(vlm: Vlm, prompt: Prompt, session: Session, answer: list[int]) -> Ex
     session.truncate(0)
     logits = torch.from_numpy(session.forward(answer)[:-1])
     assert session.cache is not None
-    count, device = len(prompt.input_ids) + len(answer) - 2, vlm.transformer.device
+    count = len(prompt.input_ids) + len(answer) - 2
     hidden = vlm.transformer.norm(session.cache.hidden[:count])
     embeddings, positions = vlm.inputs(prompt)
     embeddings = torch.cat([embeddings, vlm.transformer.embed(answer)])[1 : count + 1]
     after = torch.arange(len(answer)).expand(3, -1) + len(prompt.input_ids) + session.delta
-    positions = torch.cat([positions, after], 1)[:, :count].to(device)
+    positions = torch.cat([positions, after], 1)[:, :count]
     top = torch.topk(logits.softmax(-1), min(TOP, logits.shape[-1]))
-    return Example(embeddings.half(), hidden.half(), positions, top.indices, top.values)
+    kept = embeddings.half().cpu(), hidden.half().cpu()
+    return Example(*kept, positions, top.indices, top.values)
 
 
 class HeadTrainer:
@@ -122,9 +124,10 @@ class HeadTrainer:
         """Cross entropy with the target, and agreement with its argmax, of each of the first
         TAUGHT_TOKENS tokens of a chain."""
         pad = partial(nn.utils.rnn.pad_sequence, batch_first=True)
-        embeddings = pad([each.embeddings.float() for each in chosen])  # [B, n, E]
-        hidden = pad([each.hidden.float() for each in chosen])
-        angles = [self._transformer.rotary(each.positions) for each in chosen]
+        device = self._transformer.device
+        embeddings = pad([each.embeddings for each in chosen]).to(device).float()  # [B, n, E]
+        hidden = pad([each.hidden for each in chosen]).to(device).float()
+        angles = [self._transformer.rotary(each.positions.to(device)) for each in chosen]
         cos = pad([cos[:, 0] for cos, _ in angles]).float()
         sin = pad([_unfolded(sin[:, 0]) for _, sin in angles]).float()
         rows = [
@@ -133,13 +136,13 @@ class HeadTrainer:
             for place, row in enumerate(range(len(each.hidden) - len(each.ids), len(each.hidden)))
         ]
         where, at, places = (torch.tensor(each) for each in zip(*rows, strict=True))
-        ids = torch.cat([each.ids for each in chosen]).to(hidden.device)
-        shares = torch.cat([each.shares for each in chosen]).to(hidden.device)
+        ids = torch.cat([each.ids for each in chosen]).to(device)
+        shares = torch.cat([each.shares for each in chosen]).to(device)
         found: list[tuple[Tensor, Tensor]] = []
         for drafted in range(TAUGHT_TOKENS):
             hidden = self._rows(embeddings, hidden, (cos, sin))
             logits = F.linear(hidden[where, at], self._lm_head).log_softmax(-1)
-            known = (places >= drafted).to(hidden.device)
+            known = (places >= drafted).to(device)
             loss = -(shares * logits.gather(-1, ids)).sum(-1)
             agreed = (logits.argmax(-1) == ids[:, 0]).float()
             found.append((loss[known].mean(), agreed[known].mean()))
@@ -187,9 +190,12 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def save_head(modules: nn.ModuleDict, vlm: Vlm, folder: Path) -> None:
-    """Write a head (fp16) into ``folder``, for ``DraftHead.load``."""
+    """Write a head (fp16) into ``folder``, for ``DraftHead.load``. UserError: its training failed,
+    so that a weight is not finite."""
+    weights = {name: each.half().cpu() for name, each in modules.state_dict().items()}
+    if flaw := flaw_of(weights):
+        raise UserError(f"the trained head {flaw}, and is not written: train with other --seed")
     folder.mkdir(parents=True, exist_ok=True)
-    state = modules.state_dict().items()
-    save_file({name: each.half().cpu() for name, each in state}, folder / HEAD_WEIGHTS)
+    save_file(weights, folder / HEAD_WEIGHTS)
     config = {**shape_of(vlm.transformer), "target": weights_of(vlm)}
     (folder / HEAD_CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
