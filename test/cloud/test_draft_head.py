@@ -29,7 +29,8 @@ from edge_cloud_spec.cloud.model_thread.sessions import HeldSession
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.models.draft_head import DraftHead
+from edge_cloud_spec.errors import MemoryFull
+from edge_cloud_spec.models.draft_head import DraftHead, HeadSession
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Picture, Request
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generation
@@ -159,9 +160,31 @@ def test_a_head_that_is_right_takes_fewer_passes(root: Path, rule: str) -> None:
     assert cloud.worker.counters.answers.accepted["cloud"] > TOKENS / 2
 
 
+def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What this package has logged, as of a head that failed."""
+    return [each.message for each in caplog.records if each.name.startswith("edge_cloud_spec")]
+
+
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
-def test_after_evictions_and_at_another_verifier_it_drafts_on(root: Path, rule: str) -> None:
-    """Memory for two of five sessions, of which some were begun elsewhere."""
+def test_after_evictions_and_at_another_verifier_it_drafts_on(
+    root: Path, rule: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory for two of five sessions, of which some were begun elsewhere. Caches have few rows to
+    spare, so that the head needs memory in its turn, of which there is none now and then."""
+    monkeypatch.setattr("edge_cloud_spec.models.cache.CAPACITY_STEP_ROWS", 4)
+    for module in ("session", "vlm"):
+        monkeypatch.setattr(f"edge_cloud_spec.models.{module}.SPARE_ROWS", 4)
+    missing, grow = 0, HeadSession.grow
+
+    def counted(self: HeadSession, *args: Any) -> Any:
+        nonlocal missing
+        try:
+            return grow(self, *args)
+        except MemoryFull:
+            missing += 1
+            raise
+
+    monkeypatch.setattr(HeadSession, "grow", counted)
     roomy = Cloud(root, of_a_cycle, follows=True)
     requests = asked(5, roomy.spec)
     alone = roomy.ask(requests[0], rule, SPECULATIVE)
@@ -178,8 +201,26 @@ def test_after_evictions_and_at_another_verifier_it_drafts_on(root: Path, rule: 
     do_all(cloud.worker)
     for robot, tokens, whole in zip(robots, begun, own, strict=True):
         assert (*tokens, *robot.said) == whole and not robot.count(Fault)
-    assert cloud.worker.kv_memory.evictions > 0
-    assert cloud.worker.counters.answers.accepted["cloud"] > TOKENS
+    assert cloud.worker.kv_memory.evictions > 0 and missing > 0
+    assert cloud.worker.counters.answers.accepted["cloud"] > 2 * TOKENS
+    assert not ours(caplog)
+
+
+def test_of_a_known_prompt_it_waits_for_what_was_verified_elsewhere(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The prompt needs no pass, but the rows after it do."""
+    cloud = Cloud(root, of_a_cycle, follows=True)
+    (request,) = asked(1, cloud.spec)
+    own = cloud.own(request, "greedy")
+    answers, known = cloud.worker.counters.answers, 0
+    for begun in ((), own[:9]):
+        known = answers.accepted["cloud"]
+        robot = cloud.ask(request, "greedy", SPECULATIVE, verified=begun)
+        do_all(cloud.worker)
+        assert (*begun, *robot.said) == own
+    assert cloud.worker.kv_memory.prefix_hits == 1
+    assert answers.accepted["cloud"] > known and not ours(caplog)
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
@@ -242,16 +283,16 @@ def test_answers_are_distributed_as_the_targets_where_a_head_drafts(
 ) -> None:
     cloud = Cloud(root, change)
     (request,) = asked(1, cloud.spec)
-    ours, policy = [], SamplingPolicy(0.8, top_k=3)
+    said, policy = [], SamplingPolicy(0.8, top_k=3)
     for seed in range(200):
         more = {"policy": replace(policy, seed=seed), "max_tokens": 3}
         robot = cloud.ask(request, "rejection", SPECULATIVE, **more)
         do_all(cloud.worker)
-        ours.append(robot.said)
+        said.append(robot.said)
         robot.ask(Close())
     prompt = cloud.model.prompt(request, cloud.spec)
     theirs = sample(cloud.reference, prompt, cloud.spec, policy, 200, 3)
-    found = compare(ours, theirs)
+    found = compare(said, theirs)
     assert found.freedom > 5 and found.p_value > 1e-3
     assert cloud.worker.counters.answers.drafted["cloud"] > 200
 
@@ -285,7 +326,7 @@ def test_answers_go_on_without_a_head_that_fails(
         robot = cloud.ask(request, "greedy", how)
         do_all(cloud.worker)
         assert robot.said == own and not robot.count(Fault)
-    (said,) = [each.message for each in caplog.records if each.name.startswith("edge_cloud_spec")]
+    (said,) = ours(caplog)
     assert calls == 1 and "done without" in said
 
 

@@ -56,6 +56,8 @@ def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> 
 def headed(family: str = "qwen3_5", seed: int = 0) -> Path:
     """The same weights as in ``checkpoint``, with a head of random weights that drafts for them."""
     directory = Path(_ROOT.name) / f"{family}_{seed}_headed"
+    if directory.exists():  # of a call that left out what is usual
+        return directory
     shutil.copytree(checkpoint(family, seed), directory)
     file = directory / "model.safetensors"
     head = {MTP + name: tensor for name, tensor in random_head(vlm(family, seed)).items()}
