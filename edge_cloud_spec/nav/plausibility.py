@@ -65,20 +65,23 @@ class Plausibility:
             min(limits.move.slowest, limits.top_speed),
             min(limits.turn.slowest, limits.turn_speed),
         )
-        for axis, (way, least) in enumerate(zip(_way_of(commanded), slowest, strict=True)):
+        ways, made = _way_of(commanded), _made(there, here)
+        if any(
+            abs(far) > JUMP_RATIO * abs(way) * seconds + most
+            for far, way, most in zip(made, ways, JUMP_EXTRA, strict=True)
+        ):
+            return ""  # odometry has jumped; of a long sample much would count
+        for axis, (way, least) in enumerate(zip(ways, slowest, strict=True)):
             if abs(way) >= max(least, ROUNDING) and 0.0 < seconds <= POSE_GAP_S:
                 earlier = [
                     _way_of(v)[axis] * math.exp(min(0.0, (end - now + REACTION_S) / SLOW_BASE_S))
                     for v, _, end in recent
                     if end > now - STOP_SETTLES_S
                 ]
-                made = _made(there, here)[axis] / seconds
-                if abs(made) * seconds > JUMP_RATIO * abs(way) * seconds + JUMP_EXTRA[axis]:
-                    return ""  # odometry has jumped; of a long sample much would count
                 wrong = [
                     direction for direction in EXCESSES if not (begins and direction == TOWARDS)
                 ]
-                return self._add(axis, made, way, earlier, seconds, wrong)
+                return self._add(axis, made[axis] / seconds, way, earlier, seconds, wrong)
         return ""
 
     def _add(

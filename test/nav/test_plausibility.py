@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from helpers.drill import reports
 from helpers.faulty_base import BAD, GOOD, FaultyBase, Kind, drive
+from helpers.lagging_base import moved
 from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.nav.budget import CommandedMotion
@@ -174,6 +175,21 @@ def test_a_jump_between_two_seldom_messages_is_not_against_the_commands(
         odometer.receive(Odometry(Pose(x), round(now * 1e9)), now)
         said.append(plausibility.problem(Limits(speed=0.9), now))
     assert any(said) == held
+
+
+@pytest.mark.parametrize("place", [Pose(1.5), Pose(0.0, -0.5, 0.9)])
+def test_odometry_that_begins_anew_in_a_motion_is_not_against_its_commands(place: Pose) -> None:
+    """Whichever part of the pose has jumped, and by how little the others."""
+    for velocity in (Velocity(0.9), Velocity(wz=-1.8)):
+        odometer, commanded = Odometer(), CommandedMotion()
+        plausibility = Plausibility(odometer, commanded)
+        commanded.command(velocity, 9.0)
+        here = place
+        for number in range(8):
+            now = 10.0 + 0.2 * number
+            here = Pose() if number == 5 else moved(here, velocity, 0.2)
+            odometer.receive(Odometry(here, round(now * 1e9)), now)
+            assert plausibility.problem(Limits(speed=0.9, turn_speed=1.8), now) == ""
 
 
 def test_a_base_that_is_carried_or_driven_by_others_while_it_rests_is_not_held() -> None:
