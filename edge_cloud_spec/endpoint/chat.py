@@ -26,6 +26,7 @@ from ..request import (
 )
 from .api_error import ApiError, Unserved
 from .body import (
+    check_fields,
     check_keys,
     check_model,
     check_pictures,
@@ -67,8 +68,11 @@ class ChatRequest:
 def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
     """The chat request in the body of an HTTP request, for one of these models; raises ApiError."""
     body = json_of(data)
+    check_fields(body, BY_NAME)
     for name, value in body.items():
-        _check_field(name, value)
+        field = BY_NAME[name]
+        if field.treatment == UNSUPPORTED and value not in field.neutral:
+            raise Unserved(f"{name} is not supported ({field.about}): leave it out", name)
     model = check_model(body, models)
     options = object_of(body.get("stream_options", {}), "stream_options")
     check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
@@ -93,15 +97,6 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
         logprobs,
         Tools(offered, more),
     )
-
-
-def _check_field(name: str, value: Any) -> None:
-    """Raise Unserved for a field that is refused, or unknown."""
-    field = BY_NAME.get(name)
-    if field is None:
-        raise Unserved(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
-    if field.treatment == UNSUPPORTED and value not in field.neutral:
-        raise Unserved(f"{name} is not supported ({field.about}): leave it out", name)
 
 
 def _messages(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], dict[int, dict[str, Any]]]:
