@@ -53,7 +53,7 @@ def load_dialect(name: str) -> Dialect:
 
     It must parse its own examples.
     """
-    path, chosen = read_config("dialect", name)
+    path, chosen = read_config("dialect", name, _KINDS, ("summary", "examples"))
     if not (wrong := next(_wrong_fields(chosen), "")):
         try:
             dialect = _made(path.stem, chosen)
@@ -67,8 +67,6 @@ def load_dialect(name: str) -> Dialect:
 
 def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
     """What is wrong with the fields of a dialect; empty if nothing is."""
-    if unknown := set(chosen) - set(_KINDS):
-        yield f"unknown field {', '.join(sorted(map(str, unknown)))}"
     for name, value in chosen.items():
         kind, wanted = _KINDS[name]
         no_action = (None,) if name == "examples" else ()
@@ -77,9 +75,8 @@ def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
             texts = [*value, *(each for each in value.values() if each not in no_action)]
         if type(value) is not kind or not all(type(text) is str for text in texts):
             yield f"{name} must be {wanted}, not {reprlib.repr(value)}"
-    for name in ("summary", "actions", "examples"):
-        if not chosen.get(name, name == "actions"):
-            yield f"it needs the field {name}"
+    if not chosen.get("actions", True):
+        yield "it needs the field actions"
 
 
 def _made(name: str, chosen: Mapping[str, Any]) -> Dialect:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from edge_cloud_spec.errors import UserError, one_line
+from edge_cloud_spec.errors import UserError, one_line, refuse
 
 _PACKAGE = "edge_cloud_spec"
 
@@ -50,8 +51,13 @@ def config_names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (share() / f"config/{kind}s").glob("*.yaml")))
 
 
-def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
-    """The path and the fields of a packaged file, or of a given YAML file; raises UserError."""
+def read_config(
+    kind: str, name: str, known: Collection[str], needed: Collection[str]
+) -> tuple[Path, dict[str, Any]]:
+    """The path and the fields of a packaged file, or of a given YAML file; raises UserError.
+
+    ``known``: the names of its fields; ``needed``: those that may be neither left out nor empty.
+    """
     path = Path(name) if name.endswith(".yaml") else share() / f"config/{kind}s/{name}.yaml"
     if not path.is_file():
         names = ", ".join(config_names(kind))
@@ -64,6 +70,12 @@ def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
         raise UserError(f"{kind} {path} cannot be read: {one_line(error)}") from None
     if not isinstance(chosen, dict):
         raise UserError(f"{kind} {path}: a mapping of fields is expected")
+    unknown = sorted(str(field) for field in chosen if field not in known)
+    lacking = [field for field in needed if not chosen.get(field)]
+    refuse(
+        (unknown, f"{kind} {path}: unknown field {one_line(', '.join(unknown))}"),
+        (lacking, f"{kind} {path}: it needs the field {', '.join(lacking)}"),
+    )
     return path, chosen
 
 
