@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -574,10 +573,7 @@ def navigator_health(
     return worst_of([well, *unreached, *(health for is_so, health in found if is_so)])
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(NavigatorNode)
-
+main = partial(spin, NavigatorNode)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
