@@ -134,8 +134,7 @@ class RunLog:
 
     def _on_draft(self, message: Any, now: float) -> None:
         decision, base = self._decision(message, now), message.base_length
-        words, begun = tuple(message.words), now - seconds_of(message.draft_time)
-        draft = ShownDraft(words, _tree(message.payload), begun, now)
+        draft = ShownDraft(tuple(message.words), _tree(message.payload), now)
         decision.drafts.setdefault((base, message.base_hash), draft)  # a repeat changes nothing
         if base in decision.rounds:
             decision.attach_draft(decision.rounds[base])
