@@ -37,7 +37,6 @@ FURNISHED = "furnished"  # the world with things in the way, of the simulator
 FLAT = "flat"  # the world of several rooms, of the simulator
 FLAT_FRAMES = 8  # that the pair of flats was taught to remember
 CAMERA_TOPIC = "camera/image_raw"
-COMPRESSED_SUFFIX = "/compressed"
 GRAPH_NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
@@ -198,10 +197,7 @@ class GraphSettings:
     @property
     def renames(self) -> tuple[tuple[str, str], ...]:
         """Pairs of a topic of the graph and the robot's topic that replaces it."""
-        raw = self.camera.removesuffix(COMPRESSED_SUFFIX)
-        named = {"odom": self.odom, "cmd_vel": self.cmd_vel, CAMERA_TOPIC: raw}
-        if raw:
-            named[CAMERA_TOPIC + COMPRESSED_SUFFIX] = raw + COMPRESSED_SUFFIX
+        named = {"odom": self.odom, "cmd_vel": self.cmd_vel, **camera_renames(self.camera)}
         return tuple((topic, other) for topic, other in named.items() if other)
 
     @property
@@ -305,6 +301,13 @@ class GraphSettings:
 
     def _in_file(self, node: str, parameter: str, default: str) -> str:
         return str(self.given(node).get(parameter, default))
+
+
+def camera_renames(topic: str) -> dict[str, str]:
+    """The robot's topics of pictures, raw and compressed, by those of the graph that they replace;
+    ``topic``: one of both, or empty."""
+    raw = topic.removesuffix("/compressed")
+    return {CAMERA_TOPIC: raw, f"{CAMERA_TOPIC}/compressed": f"{raw}/compressed"} if raw else {}
 
 
 @dataclass(frozen=True)
