@@ -14,6 +14,7 @@ import yaml
 from edge_cloud_spec.errors import UserError, one_line, refuse
 
 _PACKAGE = "edge_cloud_spec"
+MOST_YAML = 2**18  # bytes of a YAML file
 
 
 def share() -> Path:
@@ -64,10 +65,7 @@ def read_config(
         raise UserError(
             f"there is no {kind} {name!r}; choose one of {names}, or give the path of a .yaml file"
         )
-    try:
-        chosen = read_yaml(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{kind} {path} cannot be read: {one_line(error)}") from None
+    chosen = read_yaml(path, kind)
     if not isinstance(chosen, dict):
         raise UserError(f"{kind} {path}: a mapping of fields is expected")
     unknown = sorted(str(field) for field in chosen if field not in known)
@@ -110,15 +108,14 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-def read_yaml(path: Path, most: int = 2**18) -> Any:
-    """The content of a YAML file of at most ``most`` bytes, safe to print.
+def read_yaml(path: Path, what: str) -> Any:
+    """The content of a YAML file of at most ``MOST_YAML`` bytes, safe to print.
 
-    Raises OSError if there is no such file, ValueError for an invalid one.
+    Raises UserError, which calls the file ``what``.
     """
-    text = read_file(path, most).decode("utf-8-sig")
     try:
-        content = yaml.load(text, _Plain)
+        content = yaml.load(read_file(path, MOST_YAML).decode("utf-8-sig"), _Plain)
         repr(content)  # Python refuses to show a number of thousands of digits
-    except (RecursionError, yaml.YAMLError) as error:
-        raise ValueError(one_line(error)) from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{what} {path} cannot be read: {one_line(error)}") from None
     return content
