@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from .decoding.policy import MAX_GRAMMAR
@@ -26,7 +26,7 @@ from .nav.answer import (
     pattern_of,
 )
 from .nav.history import HistorySpec
-from .share import config_names, read_config, rules_text
+from .share import read_config, rules_text
 
 MOST_ACTIONS = 32  # actions of an answer
 _TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text")
@@ -37,9 +37,6 @@ _KINDS: dict[str, tuple[type, str]] = {
     "history": (dict, "a mapping of frames, choose, text and size"),
     **dict.fromkeys(("actions", "examples"), (dict, "a mapping of texts, in quotes")),
 }
-
-
-dialect_names = partial(config_names, "dialect")
 
 
 @cache
