@@ -59,13 +59,12 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     yield from _ends(snapshot, robot)
     yield from _connections(snapshot, robot)
     yield from _publishers(snapshot, robot)
-    commanders = (f"{robot}/{name}" for name in OWNERS["cmd_vel"])
-    own = {
-        name: snapshot.diagnostics[name].values
-        for name in commanders
-        if name in snapshot.diagnostics
+    commanders = {f"{robot}/{name}" for name in OWNERS["cmd_vel"]}
+    outputs = {
+        name: str(health.values[OUTPUT])
+        for name, health in snapshot.diagnostics.items()
+        if name in commanders and OUTPUT in health.values
     }
-    outputs = {name: str(values[OUTPUT]) for name, values in own.items() if OUTPUT in values}
     yield from output_health(outputs).values()
     for name in ROBOT_NODES:
         if f"{robot}/{name}" in snapshot.nodes:
