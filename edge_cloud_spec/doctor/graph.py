@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..health import Health, Level
-from ..nodes.drafting.camera import PICTURES, TYPES, camera_topics, no_picture
+from ..nodes.drafting.camera import PICTURE_TYPES, TYPES, camera_topics, no_picture
 from ..nodes.endpoints import (
     GUARD,
     TWISTS,
@@ -98,7 +98,7 @@ def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 
 
 def _camera(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    inputs = [e for e in snapshot.of(f"{robot}/drafter", False) if e.kind in PICTURES]
+    inputs = [e for e in snapshot.of(f"{robot}/drafter", False) if e.kind in PICTURE_TYPES]
     inputs.sort(key=lambda e: [*TYPES.values()].index(e.kind))
     if not inputs:
         return  # the drafter is missing, or not active: another finding says so

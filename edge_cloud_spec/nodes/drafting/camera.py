@@ -67,7 +67,7 @@ def encode_frame(message: Image) -> bytes:
 
 COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"
 TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Image"}
-PICTURES = frozenset(TYPES.values())
+PICTURE_TYPES = frozenset(TYPES.values())
 COME = "pictures come"
 CLOCKS_APART_S = 0.5  # of the camera's stamps, or its latency
 SILENT_S = 3.0  # without a frame for so long, the camera is missing
@@ -119,7 +119,7 @@ def topics_of(node: Node, look: bool) -> CameraTopics:
     names = {node.resolve_topic_name(name): TYPES[name] for name in TYPES}
     if not look:
         return CameraTopics(tuple(names))
-    found = {topic for topic, types in node.get_topic_names_and_types() if PICTURES & {*types}}
+    found = {topic for topic, types in node.get_topic_names_and_types() if PICTURE_TYPES & {*types}}
     return camera_topics(names, endpoints_of(node, {*names, *found}))
 
 
@@ -128,7 +128,7 @@ def camera_topics(names: Mapping[str, str], endpoints: Iterable[Endpoint]) -> Ca
     publishers = [e for e in endpoints if e.publishes and "image_annotated" not in e.topic]
     ours = [e for e in publishers if e.topic in names]
     wrong = {e.kind for e in ours if e.kind != names[e.topic]}
-    others = {e.topic for e in publishers if e.topic not in names and e.kind in PICTURES}
+    others = {e.topic for e in publishers if e.topic not in names and e.kind in PICTURE_TYPES}
     return CameraTopics(tuple(names), len(ours), tuple(sorted(wrong)), tuple(sorted(others)))
 
 
