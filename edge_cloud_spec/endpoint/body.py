@@ -62,6 +62,13 @@ def object_of(given: Any, where: str) -> dict[str, Any]:
     return given
 
 
+def list_of(given: Any, where: str, least: int, most: int) -> list[Any]:
+    """A value that must be a list of so many."""
+    if not isinstance(given, list) or not least <= len(given) <= most:
+        raise ApiError(f"{where} must be a list of {least} to {most}", where.partition("[")[0])
+    return given
+
+
 def check_fields(body: Mapping[str, Any], known: Container[str]) -> None:
     """Raise Unserved for a field of a body that is not known."""
     for name in body:

@@ -32,6 +32,7 @@ from .body import (
     check_pictures,
     json_of,
     json_text,
+    list_of,
     object_of,
     picture_of,
     text_of,
@@ -101,9 +102,7 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
 
 def _messages(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], dict[int, dict[str, Any]]]:
     """The messages, and what those of tools have beside role and content, by their places."""
-    given = body.get("messages")
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
-        raise ApiError(f"messages must be a list of 1 to {MOST_MESSAGES} messages", "messages")
+    given = list_of(body.get("messages"), "messages", 1, MOST_MESSAGES)
     pictures: list[Picture] = []
     messages = [_message(each, f"messages[{at}]", pictures) for at, each in enumerate(given)]
     more = {at: _more(each, f"messages[{at}]") for at, each in enumerate(given)}
@@ -127,9 +126,8 @@ def _more(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if message["role"] == TOOL:
         names = [name for name in ("tool_call_id", "name") if message.get(name) is not None]
         return {name: text_of(message[name], f"{where}.{name}") for name in names}
-    calls, where = message.get("tool_calls") or [], f"{where}.tool_calls"
-    if not isinstance(calls, list) or len(calls) > MOST_TOOLS:
-        raise ApiError(f"{where} must be a list of at most {MOST_TOOLS} calls", "messages")
+    where = f"{where}.tool_calls"
+    calls = list_of(message.get("tool_calls") or [], where, 0, MOST_TOOLS)
     return {"tool_calls": [_call(each, where) for each in calls]} if calls else {}
 
 
@@ -153,12 +151,11 @@ def _call(given: Any, where: str) -> dict[str, Any]:
 
 def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
     """The tools that are offered, and the grammar of the call that is required, empty for none."""
-    given, choice = body.get("tools", []), body.get("tool_choice", "auto")
+    given = list_of(body.get("tools", []), "tools", 0, MOST_TOOLS)
+    choice = body.get("tool_choice", "auto")
     if choice not in ("auto", "none", "required") and not isinstance(choice, dict):
         text = "tool_choice must be auto, none, required or an object that names a function"
         raise ApiError(text, "tool_choice")
-    if not isinstance(given, list) or len(given) > MOST_TOOLS:
-        raise ApiError(f"tools must be a list of at most {MOST_TOOLS}", "tools")
     for at, each in enumerate(given):
         tool = object_of(each, f"tools[{at}]")
         if tool.get("type") != "function":

@@ -39,6 +39,7 @@ from .body import (
     check_pictures,
     json_of,
     json_text,
+    list_of,
     object_of,
     picture_of,
     text_of,
@@ -141,9 +142,7 @@ def read_decisions(data: bytes, models: Sequence[str]) -> Decisions:
     without_effect = ("prompt_cache_key", "prompt_cache_options", "safety_identifier")
     check_fields(body, ("model", "input", "questions", *without_effect))
     model, messages = check_model(body, models), _messages(body.get("input"))
-    given = body.get("questions")
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_LISTED:
-        raise ApiError(f"questions must be a list of 1 to {MOST_LISTED} questions", "questions")
+    given = list_of(body.get("questions"), "questions", 1, MOST_LISTED)
     asked = (_listed(each, f"questions[{at}]", messages) for at, each in enumerate(given))
     return Decisions(model, tuple(asked), _write_list)
 
