@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from .decoding.policy import MAX_GRAMMAR
@@ -26,7 +26,7 @@ from .nav.answer import (
     pattern_of,
 )
 from .nav.history import HistorySpec
-from .share import config_names, read_config, rules_text
+from .share import read_config, rules_text
 
 MOST_ACTIONS = 32  # actions of an answer
 _TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text")
@@ -37,9 +37,6 @@ _KINDS: dict[str, tuple[type, str]] = {
     "history": (dict, "a mapping of frames, choose, text and size"),
     **dict.fromkeys(("actions", "examples"), (dict, "a mapping of texts, in quotes")),
 }
-
-
-dialect_names = partial(config_names, "dialect")
 
 
 @cache
@@ -53,7 +50,7 @@ def load_dialect(name: str) -> Dialect:
 
     It must parse its own examples.
     """
-    path, chosen = read_config("dialect", name)
+    path, chosen = read_config("dialect", name, _KINDS, ("summary", "examples"))
     if not (wrong := next(_wrong_fields(chosen), "")):
         try:
             dialect = _made(path.stem, chosen)
@@ -67,8 +64,6 @@ def load_dialect(name: str) -> Dialect:
 
 def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
     """What is wrong with the fields of a dialect; empty if nothing is."""
-    if unknown := set(chosen) - set(_KINDS):
-        yield f"unknown field {', '.join(sorted(map(str, unknown)))}"
     for name, value in chosen.items():
         kind, wanted = _KINDS[name]
         no_action = (None,) if name == "examples" else ()
@@ -77,9 +72,8 @@ def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
             texts = [*value, *(each for each in value.values() if each not in no_action)]
         if type(value) is not kind or not all(type(text) is str for text in texts):
             yield f"{name} must be {wanted}, not {reprlib.repr(value)}"
-    for name in ("summary", "actions", "examples"):
-        if not chosen.get(name, name == "actions"):
-            yield f"it needs the field {name}"
+    if not chosen.get("actions", True):
+        yield "it needs the field actions"
 
 
 def _made(name: str, chosen: Mapping[str, Any]) -> Dialect:

@@ -128,6 +128,16 @@ def check_installed(package: str, what: str) -> None:
         raise UserError(f"{what} needs {package}, which is missing: {how_to_install(package)}")
 
 
+def installed_version(distribution: str) -> str:
+    """The version of what pip installs by this name; empty where it is missing."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
 def sentence(error: Exception) -> str:
     """What the user can do about an error, as a sentence; empty if nothing."""
     if isinstance(error, UserError):

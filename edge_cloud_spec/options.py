@@ -61,11 +61,10 @@ class Bounded:
     """A dataclass that raises ValueError naming its first field out of range."""
 
     def __post_init__(self) -> None:
-        bounded_fields = [item for item in fields(self) if item.metadata]  # type: ignore[arg-type]
-        for item in bounded_fields:
+        declared = [item for item in fields(self) if item.metadata]  # type: ignore[arg-type]
+        for item in declared:
             value = getattr(self, item.name)
-            error = field_error(item.name, item.default, value, item.metadata)
-            if error:
+            if error := field_error(item.name, item.default, value, item.metadata):
                 raise ValueError(error)
 
 

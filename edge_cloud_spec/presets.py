@@ -16,10 +16,8 @@ preset_names = partial(config_names, "preset")
 
 def load_preset(name: str) -> Preset:
     """Read a preset by its name, or from the path of a YAML file; raises UserError."""
-    path, chosen = read_config("preset", name)
-    unknown = set(chosen) - {field.name for field in fields(Preset)}
-    if unknown:
-        raise UserError(f"preset {path}: unknown field {', '.join(sorted(map(str, unknown)))}")
+    known = [field.name for field in fields(Preset)]
+    path, chosen = read_config("preset", name, known, ("drafter", "summary"))
     try:
         return Preset(name=path.stem, **_parts(chosen))
     except TypeError as error:
@@ -29,8 +27,6 @@ def load_preset(name: str) -> Preset:
 def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
     """Convert YAML's lists and mappings to the preset's types; raises TypeError."""
     parts = dict(chosen)
-    if "drafter" not in parts or "summary" not in parts:
-        raise TypeError("it needs the fields drafter and summary")
     if "expansion" in parts:
         if not isinstance(parts["expansion"], list):
             raise TypeError("expansion must be a list, such as [2, 2, 2]")

@@ -42,7 +42,11 @@ class Picture:
     @cached_property
     def shown(self) -> bytes:
         """16 bytes that name what is seen: the picture, and the size that it is stretched to."""
-        return self.digest if self.size == (0, 0) else _digest(self.digest, *_numbers(self.size))
+        return (
+            self.digest
+            if self.size == (0, 0)
+            else _digest(self.digest, *(side.to_bytes(4, "little") for side in self.size))
+        )
 
 
 Part = str | Picture
@@ -153,10 +157,6 @@ def with_pictures(messages: Iterable[Message], other: Callable[[Picture], Pictur
 def without_data(messages: Iterable[Message], known: Container[bytes]) -> Messages:
     """The messages without the bytes of the pictures whose digests are known."""
     return with_pictures(messages, lambda p: replace(p, data=b"") if p.digest in known else p)
-
-
-def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:
-    return (number.to_bytes(4, "little") for number in numbers)
 
 
 def _digest(*named: bytes) -> bytes:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from edge_cloud_spec.errors import UserError, one_line
+from edge_cloud_spec.errors import UserError, one_line, refuse
 
 _PACKAGE = "edge_cloud_spec"
+MOST_YAML = 2**18  # bytes of a YAML file
 
 
 def share() -> Path:
@@ -50,20 +52,28 @@ def config_names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (share() / f"config/{kind}s").glob("*.yaml")))
 
 
-def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
-    """The path and the fields of a packaged file, or of a given YAML file; raises UserError."""
+def read_config(
+    kind: str, name: str, known: Collection[str], needed: Collection[str]
+) -> tuple[Path, dict[str, Any]]:
+    """The path and the fields of a packaged file, or of a given YAML file; raises UserError.
+
+    ``known``: the names of its fields; ``needed``: those that may be neither left out nor empty.
+    """
     path = Path(name) if name.endswith(".yaml") else share() / f"config/{kind}s/{name}.yaml"
     if not path.is_file():
         names = ", ".join(config_names(kind))
         raise UserError(
             f"there is no {kind} {name!r}; choose one of {names}, or give the path of a .yaml file"
         )
-    try:
-        chosen = read_yaml(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{kind} {path} cannot be read: {one_line(error)}") from None
+    chosen = read_yaml(path, kind)
     if not isinstance(chosen, dict):
         raise UserError(f"{kind} {path}: a mapping of fields is expected")
+    unknown = sorted(str(field) for field in chosen if field not in known)
+    lacking = [field for field in needed if not chosen.get(field)]
+    refuse(
+        (unknown, f"{kind} {path}: unknown field {one_line(', '.join(unknown))}"),
+        (lacking, f"{kind} {path}: it needs the field {', '.join(lacking)}"),
+    )
     return path, chosen
 
 
@@ -98,15 +108,14 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-def read_yaml(path: Path, most: int = 2**18) -> Any:
-    """The content of a YAML file of at most ``most`` bytes, safe to print.
+def read_yaml(path: Path, what: str) -> Any:
+    """The content of a YAML file of at most ``MOST_YAML`` bytes, safe to print.
 
-    Raises OSError if there is no such file, ValueError for an invalid one.
+    Raises UserError, which calls the file ``what``.
     """
-    text = read_file(path, most).decode("utf-8-sig")
     try:
-        content = yaml.load(text, _Plain)
+        content = yaml.load(read_file(path, MOST_YAML).decode("utf-8-sig"), _Plain)
         repr(content)  # Python refuses to show a number of thousands of digits
-    except (RecursionError, yaml.YAMLError) as error:
-        raise ValueError(one_line(error)) from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{what} {path} cannot be read: {one_line(error)}") from None
     return content

@@ -21,6 +21,7 @@ from std_msgs.msg import String
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 
+from ..bringup.graph import camera_renames
 from ..edge.link.state import LinkReport
 from ..errors import UserError
 from ..nav.status import FOLLOWING, GoalStatus, NavigatorStatus
@@ -111,12 +112,11 @@ class RobotGraph:
 
     def __init__(self, namespace: str = "", camera: str = "") -> None:
         """camera: its topic, as the launch's. Raises UserError for names that are none."""
-        raw = camera.removesuffix("/compressed") or RAW
+        renames = camera_renames(camera)
         try:
-            validate_topic_name(raw)
+            validate_topic_name(renames.get(RAW, RAW))
         except InvalidTopicNameException:
             raise UserError(f"--camera {camera!r:.80} is no name of a topic") from None
-        renames = {RAW: raw, COMPRESSED: f"{raw}/compressed"} if camera else {}
         with udp_alone():  # an agent may kill its tools
             self._thread = NodeThread("agent_tools", namespace, renames=renames)
         self._node = self._thread.node

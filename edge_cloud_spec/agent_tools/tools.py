@@ -89,11 +89,17 @@ def make_tools(robot: RobotGraph, describer: Describer) -> MCPServer[None]:
                 raise UserError(NO_ROBOT)
             now, goal, link = robot.navigator, robot.goal or GoalStatus(UNKNOWN), robot.link
             assert now is not None
-            does = {"state": now.state, "code": now.code.name, "why": now.detail}
-            does |= {"last_action": robot.action, "mission": goal.state}
-            does |= {"instruction": goal.instruction, "trouble": goal.detail}
-            does |= {"link": str(link.quality) if link else UNKNOWN}
-            return does | {"link_trouble": link.reason if link else ""}
+            return {
+                "state": now.state,
+                "code": now.code.name,
+                "why": now.detail,
+                "last_action": robot.action,
+                "mission": goal.state,
+                "instruction": goal.instruction,
+                "trouble": goal.detail,
+                "link": str(link.quality) if link else UNKNOWN,
+                "link_trouble": link.reason if link else "",
+            }
 
     @server.tool()
     async def describe(question: str = "What do you see?") -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..dialects import load_dialect
 from ..edge.decode_options import DecodeOptions
-from ..errors import UserError
+from ..errors import refuse
 from ..models import EMBEDDED, FLATS, OPENAI
 from ..nav.answer import CLAUSES_FORM, ORDERS
 from ..nav.footprint import SOURCES
@@ -37,7 +37,6 @@ FURNISHED = "furnished"  # the world with things in the way, of the simulator
 FLAT = "flat"  # the world of several rooms, of the simulator
 FLAT_FRAMES = 8  # that the pair of flats was taught to remember
 CAMERA_TOPIC = "camera/image_raw"
-COMPRESSED_SUFFIX = "/compressed"
 GRAPH_NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
@@ -152,37 +151,43 @@ class GraphSettings:
         check_namespace(self.namespace)
         for file in self.files:
             file.check_names(GRAPH_NODES, self.namespace)
-        host, colon, port = self.address.rpartition(":")
-        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-            raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
+        host, _, port = self.address.rpartition(":")
         load_preset(self.preset_name)
         dialect = load_dialect(self.dialect_name or CLAUSES_FORM)
-        if dialect.tells_free_space and not self.lidars:
-            raise UserError(f"{dialect.without_lidar}: give scan:=TOPIC or points:=TOPIC")
         drafter = self.drafter or self._in_file("drafter", "model.path", "")
-        served = {
-            "tokenizer": self.tokenizer or self._in_file("drafter", "model.tokenizer", ""),
-            "model": self.model or self._in_file("drafter", "model.name", ""),
-        }
-        if drafter.startswith(OPENAI) and not all(served.values()):
-            raise UserError(
+        tokenizer = self.tokenizer or self._in_file("drafter", "model.tokenizer", "")
+        model = self.model or self._in_file("drafter", "model.name", "")
+        creeps = self._in_file("drafter", "when_lost", "stop") == "creep"
+        may_creep = self._in_file("navigator", "allow_unverified", "False") == "True"
+        refuse(
+            (
+                not (host and port.isdigit() and 0 < int(port) < 65536),
+                f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}",
+            ),
+            (
+                dialect.tells_free_space and not self.lidars,
+                f"{dialect.without_lidar}: give scan:=TOPIC or points:=TOPIC",
+            ),
+            (
+                drafter.startswith(OPENAI) and not (tokenizer and model),
                 f"the drafter {drafter} needs tokenizer:=DIRECTORY, a checkpoint of the target's "
-                "family (its weights are not needed), and model:=NAME, its name at that server"
-            )
-        if self.driving[0] not in DRIVE_CHOICES:
-            raise UserError(f"drive must be {' or '.join(DRIVE_CHOICES)}, not {self.driving[0]!r}")
-        if self._in_file("drafter", "when_lost", "stop") == "creep" and (
-            self._in_file("navigator", "allow_unverified", "False") != "True"
-        ):
-            raise UserError(
+                "family (its weights are not needed), and model:=NAME, its name at that server",
+            ),
+            (
+                self.driving[0] not in DRIVE_CHOICES,
+                f"drive must be {' or '.join(DRIVE_CHOICES)}, not {self.driving[0]!r}",
+            ),
+            (
+                creeps and not may_creep,
                 f"{self.parameter_file}: when_lost: creep moves nothing unless the navigator's "
-                "allow_unverified is true; set it too, or when_lost to stop"
-            )
-        if self.robot and not self.files[-1].of(full_name(self.namespace, "navigator")):
-            raise UserError(
+                "allow_unverified is true; set it too, or when_lost to stop",
+            ),
+            (
+                self.robot and not self.files[-1].of(full_name(self.namespace, "navigator")),
                 f"{self.robot} says nothing of the navigator: give robot:= the file that "
-                "edge-cloud-spec commission has written (robot.yaml)"
-            )
+                "edge-cloud-spec commission has written (robot.yaml)",
+            ),
+        )
 
     @property
     def simulated(self) -> bool:
@@ -192,10 +197,7 @@ class GraphSettings:
     @property
     def renames(self) -> tuple[tuple[str, str], ...]:
         """Pairs of a topic of the graph and the robot's topic that replaces it."""
-        raw = self.camera.removesuffix(COMPRESSED_SUFFIX)
-        named = {"odom": self.odom, "cmd_vel": self.cmd_vel, CAMERA_TOPIC: raw}
-        if raw:
-            named[CAMERA_TOPIC + COMPRESSED_SUFFIX] = raw + COMPRESSED_SUFFIX
+        named = {"odom": self.odom, "cmd_vel": self.cmd_vel, **camera_renames(self.camera)}
         return tuple((topic, other) for topic, other in named.items() if other)
 
     @property
@@ -299,6 +301,13 @@ class GraphSettings:
 
     def _in_file(self, node: str, parameter: str, default: str) -> str:
         return str(self.given(node).get(parameter, default))
+
+
+def camera_renames(topic: str) -> dict[str, str]:
+    """The robot's topics of pictures, raw and compressed, by those of the graph that they replace;
+    ``topic``: one of both, or empty."""
+    raw = topic.removesuffix("/compressed")
+    return {CAMERA_TOPIC: raw, f"{CAMERA_TOPIC}/compressed": f"{raw}/compressed"} if raw else {}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, one_line
+from ..errors import UserError
 from ..share import read_yaml
 
 _PARAMETERS = "ros__parameters"
@@ -26,14 +26,9 @@ class ParameterFile:
     @classmethod
     def read(cls, path: Path) -> ParameterFile:
         """Read a parameter file; raises UserError if that is impossible or it is none."""
-        try:
-            content = read_yaml(path)
-        except FileNotFoundError:
-            raise UserError(f"there is no parameter file {path}") from None
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"the parameter file {path} cannot be read: {one_line(error)}"
-            ) from None
+        if not path.exists():
+            raise UserError(f"there is no parameter file {path}")
+        content = read_yaml(path, "the parameter file")
         if content is not None and not isinstance(content, dict):
             raise UserError(f"the parameter file {path} names no nodes")
         return cls(path, tuple(_sections(content or {}, path)))

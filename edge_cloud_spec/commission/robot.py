@@ -73,7 +73,7 @@ class RosRobot:
             raise UserError(f"{args.parameters}: {error}") from None
         self._stops, self._pictures = SubscriptionThread(node), SubscriptionThread(node)
         self._looked = dict.fromkeys(LIDARS, 0.0)
-        for source, topic in zip(self.obstacles.promised, self.obstacles.topics, strict=True):
+        for source, topic in self.obstacles.promised.items():
             on_lidar = partial(self._on_lidar, source)
             self._pictures.subscribe(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)

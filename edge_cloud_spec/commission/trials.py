@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ..errors import refuse
 from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
 from ..nav.limits import REACTION_S
@@ -376,7 +377,7 @@ class Commission:
         slides = math.hypot(ahead * (axis != MOVE), aside * (axis != STRAFE))
         slides -= self._drift[GROUND] * seconds
         spins = (abs(turned) - abs(self._drift[TURN]) * seconds) * (axis != TURN)
-        for is_wrong, why in (
+        refuse(
             (
                 made < -AGAINST_COMMAND[axis] - drifts,
                 "it moves against its commands, as odometry has it: look at the signs of both",
@@ -396,9 +397,8 @@ class Commission:
                 "it does not follow its commands, as odometry has it: is the base's motion on, "
                 "is cmd_vel its topic, is the way free?",
             ),
-        ):
-            if is_wrong:
-                raise Stop(why)
+            error=Stop,
+        )
 
     def _easy(self, axis: int, speed: float) -> float:
         """This speed, raised if the base would hardly follow it."""

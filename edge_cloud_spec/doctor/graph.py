@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..health import Health, Level
-from ..nodes.drafting.camera import CameraTopics, no_picture
+from ..nodes.drafting.camera import PICTURE_TYPES, TYPES, camera_topics, no_picture
 from ..nodes.endpoints import (
     GUARD,
     TWISTS,
@@ -21,7 +21,6 @@ from ..nodes.endpoints import (
 )
 from ..nodes.health import OUTPUT, OWNERS, ROBOT_NODES, PublisherWatch, output_health
 
-PICTURE_TYPES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
 ODOMETRY_TYPE = "nav_msgs/msg/Odometry"
 NAME = "edge_cloud_spec_doctor"
 
@@ -60,13 +59,12 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     yield from _ends(snapshot, robot)
     yield from _connections(snapshot, robot)
     yield from _publishers(snapshot, robot)
-    commanders = (f"{robot}/{name}" for name in OWNERS["cmd_vel"])
-    own = {
-        name: snapshot.diagnostics[name].values
-        for name in commanders
-        if name in snapshot.diagnostics
+    commanders = {f"{robot}/{name}" for name in OWNERS["cmd_vel"]}
+    outputs = {
+        name: str(health.values[OUTPUT])
+        for name, health in snapshot.diagnostics.items()
+        if name in commanders and OUTPUT in health.values
     }
-    outputs = {name: str(values[OUTPUT]) for name, values in own.items() if OUTPUT in values}
     yield from output_health(outputs).values()
     for name in ROBOT_NODES:
         if f"{robot}/{name}" in snapshot.nodes:
@@ -101,21 +99,16 @@ def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 
 def _camera(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     inputs = [e for e in snapshot.of(f"{robot}/drafter", False) if e.kind in PICTURE_TYPES]
-    inputs.sort(key=lambda e: PICTURE_TYPES.index(e.kind))
+    inputs.sort(key=lambda e: [*TYPES.values()].index(e.kind))
     if not inputs:
         return  # the drafter is missing, or not active: another finding says so
-    names = tuple(e.topic for e in inputs)
     good = [p for e in inputs for p in snapshot.on(e.topic, True) if not mismatches(p, e)]
     if good:
         found = f"{good[0].topic} ({good[0].kind}) by {good[0].node}"
         yield Health(Level.OK, found, check=f"camera of {robot or '/'}")
         return
-    wrong = {p.kind for e in inputs for p in snapshot.on(e.topic, True) if p.kind != e.kind}
-    publishers = sum(len(snapshot.on(name, True)) for name in names)
-    others = {e.topic for e in snapshot.endpoints if e.publishes and e.kind in PICTURE_TYPES}
-    rest = tuple(sorted(t for t in others - set(names) if "image_annotated" not in t))
-    health = no_picture(CameraTopics(names, publishers, tuple(sorted(wrong)), rest))
-    yield replace(health, check=f"camera of {robot or '/'}")
+    topics = camera_topics({e.topic: e.kind for e in inputs}, snapshot.endpoints)
+    yield replace(no_picture(topics), check=f"camera of {robot or '/'}")
 
 
 def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:

@@ -8,43 +8,34 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..edge.client import ClientSettings, open_channel
 from ..edge.link.probe import CONNECT_TIMEOUT_S, ROUND_TRIP_MS, probe
-from ..errors import UserError, sentence
+from ..errors import UserError, installed_version, sentence
 from ..health import Health, Level
 from ..models import BYTES, OPENAI
 from ..plugins import load_plugins
 
-OLDEST = (3, 10)
 LIBRARIES = ("numpy", "tokenizers", "jinja2", "grpcio", "protobuf", "pillow")
 FOR_TORCH = ("torch", "transformers")  # which a robot needs only for a draft model in torch
 
 
 def check_python() -> Health:
-    """Check the interpreter's version."""
+    """Report the interpreter and its version; under an older one nothing here could be imported."""
     found = f"{sys.version.split()[0]} at {sys.executable}"
-    if sys.version_info[:2] >= OLDEST:
-        return Health(Level.OK, found, check="python")
-    return Health(Level.ERROR, found, "use Python 3.10 or newer", check="python")
+    return Health(Level.OK, found, check="python")
 
 
 def check_libraries() -> Health:
     """Check for the Python packages that every part needs."""
-    versions, missing = [], []
-    for name in (*LIBRARIES, *FOR_TORCH):
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            missing += [name] if name in LIBRARIES else []
-            versions += [] if name in LIBRARIES else [f"no {name}"]
-    if missing:
+    versions = {name: installed_version(name) for name in (*LIBRARIES, *FOR_TORCH)}
+    if missing := [name for name in LIBRARIES if not versions[name]]:
         advice = "pip install -r requirements/base.txt"
         return Health(Level.ERROR, f"no {', '.join(missing)}", advice, check="libraries")
-    return Health(Level.OK, ", ".join(versions), check="libraries")
+    found = (f"{name} {version}" if version else f"no {name}" for name, version in versions.items())
+    return Health(Level.OK, ", ".join(found), check="libraries")
 
 
 IMPORTED = {  # what ROS needs, and what to do where it is missing

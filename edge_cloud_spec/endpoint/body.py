@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from PIL import ExifTags, Image
@@ -60,6 +60,20 @@ def object_of(given: Any, where: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ApiError(f"{where} must be a JSON object", where.partition("[")[0])
     return given
+
+
+def list_of(given: Any, where: str, least: int, most: int) -> list[Any]:
+    """A value that must be a list of so many."""
+    if not isinstance(given, list) or not least <= len(given) <= most:
+        raise ApiError(f"{where} must be a list of {least} to {most}", where.partition("[")[0])
+    return given
+
+
+def check_fields(body: Mapping[str, Any], known: Container[str]) -> None:
+    """Raise Unserved for a field of a body that is not known."""
+    for name in body:
+        if name not in known:
+            raise Unserved(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
 
 
 def check_keys(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:

@@ -26,11 +26,13 @@ from ..request import (
 )
 from .api_error import ApiError, Unserved
 from .body import (
+    check_fields,
     check_keys,
     check_model,
     check_pictures,
     json_of,
     json_text,
+    list_of,
     object_of,
     picture_of,
     text_of,
@@ -67,8 +69,11 @@ class ChatRequest:
 def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
     """The chat request in the body of an HTTP request, for one of these models; raises ApiError."""
     body = json_of(data)
+    check_fields(body, BY_NAME)
     for name, value in body.items():
-        _check_field(name, value)
+        field = BY_NAME[name]
+        if field.treatment == UNSUPPORTED and value not in field.neutral:
+            raise Unserved(f"{name} is not supported ({field.about}): leave it out", name)
     model = check_model(body, models)
     options = object_of(body.get("stream_options", {}), "stream_options")
     check_keys(options, "stream_options", ("include_usage", "include_obfuscation"))
@@ -95,20 +100,9 @@ def read_chat(data: bytes, models: Sequence[str]) -> ChatRequest:
     )
 
 
-def _check_field(name: str, value: Any) -> None:
-    """Raise Unserved for a field that is refused, or unknown."""
-    field = BY_NAME.get(name)
-    if field is None:
-        raise Unserved(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
-    if field.treatment == UNSUPPORTED and value not in field.neutral:
-        raise Unserved(f"{name} is not supported ({field.about}): leave it out", name)
-
-
 def _messages(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], dict[int, dict[str, Any]]]:
     """The messages, and what those of tools have beside role and content, by their places."""
-    given = body.get("messages")
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
-        raise ApiError(f"messages must be a list of 1 to {MOST_MESSAGES} messages", "messages")
+    given = list_of(body.get("messages"), "messages", 1, MOST_MESSAGES)
     pictures: list[Picture] = []
     messages = [_message(each, f"messages[{at}]", pictures) for at, each in enumerate(given)]
     more = {at: _more(each, f"messages[{at}]") for at, each in enumerate(given)}
@@ -132,9 +126,8 @@ def _more(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if message["role"] == TOOL:
         names = [name for name in ("tool_call_id", "name") if message.get(name) is not None]
         return {name: text_of(message[name], f"{where}.{name}") for name in names}
-    calls, where = message.get("tool_calls") or [], f"{where}.tool_calls"
-    if not isinstance(calls, list) or len(calls) > MOST_TOOLS:
-        raise ApiError(f"{where} must be a list of at most {MOST_TOOLS} calls", "messages")
+    where = f"{where}.tool_calls"
+    calls = list_of(message.get("tool_calls") or [], where, 0, MOST_TOOLS)
     return {"tool_calls": [_call(each, where) for each in calls]} if calls else {}
 
 
@@ -158,12 +151,11 @@ def _call(given: Any, where: str) -> dict[str, Any]:
 
 def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
     """The tools that are offered, and the grammar of the call that is required, empty for none."""
-    given, choice = body.get("tools", []), body.get("tool_choice", "auto")
+    given = list_of(body.get("tools", []), "tools", 0, MOST_TOOLS)
+    choice = body.get("tool_choice", "auto")
     if choice not in ("auto", "none", "required") and not isinstance(choice, dict):
         text = "tool_choice must be auto, none, required or an object that names a function"
         raise ApiError(text, "tool_choice")
-    if not isinstance(given, list) or len(given) > MOST_TOOLS:
-        raise ApiError(f"tools must be a list of at most {MOST_TOOLS}", "tools")
     for at, each in enumerate(given):
         tool = object_of(each, f"tools[{at}]")
         if tool.get("type") != "function":

@@ -33,11 +33,13 @@ from ..request import (
 )
 from .api_error import ApiError, Unserved
 from .body import (
+    check_fields,
     check_keys,
     check_model,
     check_pictures,
     json_of,
     json_text,
+    list_of,
     object_of,
     picture_of,
     text_of,
@@ -117,12 +119,6 @@ class Decisions:
         return self.write(self, [Chances.of(each) for each in log_probs])
 
 
-def _check_fields(body: Mapping[str, Any], known: Sequence[str]) -> None:
-    for name in body:
-        if name not in known:
-            raise Unserved(f"the field {name!r:.80} is unknown here: leave it out", name[:80])
-
-
 def _asking(messages: Messages, kind: str, candidates: Sequence[str], *, whole: bool) -> Request:
     """The request of one question. A later one repeats what it begins with."""
     check_pictures([picture for message in messages for picture in message.pictures])
@@ -144,11 +140,9 @@ def read_decisions(data: bytes, models: Sequence[str]) -> Decisions:
     """The request in the body of a ``POST /v1/decisions``; raises ApiError."""
     body = json_of(data)
     without_effect = ("prompt_cache_key", "prompt_cache_options", "safety_identifier")
-    _check_fields(body, ("model", "input", "questions", *without_effect))
+    check_fields(body, ("model", "input", "questions", *without_effect))
     model, messages = check_model(body, models), _messages(body.get("input"))
-    given = body.get("questions")
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_LISTED:
-        raise ApiError(f"questions must be a list of 1 to {MOST_LISTED} questions", "questions")
+    given = list_of(body.get("questions"), "questions", 1, MOST_LISTED)
     asked = (_listed(each, f"questions[{at}]", messages) for at, each in enumerate(given))
     return Decisions(model, tuple(asked), _write_list)
 
@@ -289,7 +283,7 @@ def _listed_answer(question: Question, chances: Chances) -> dict[str, Any]:
 def read_systemone(data: bytes, models: Sequence[str]) -> Decisions:
     """The request in the body of a ``POST /v1/systemone``; raises ApiError."""
     body = json_of(data)
-    _check_fields(body, ("model", "state", "questions", "assets"))
+    check_fields(body, ("model", "state", "questions", "assets"))
     model, state = check_model(body, models), _content(body.get("state"), "state")
     if len(state) > MOST_TEXT:  # each question repeats it
         raise ApiError(f"state has at most {MOST_TEXT} characters", "state")
@@ -331,11 +325,10 @@ def _asset(given: Any, where: str) -> Picture:
         raise ApiError(
             f'{where} must be an object with the picture: {{"data_base64": "..."}}', "assets"
         )
-    asset = given
-    check_keys(asset, where, ("type", "format", "data_base64"))
-    if asset.get("type", "image") != "image":
-        raise Unserved(f"{where} is of type {asset['type']!r:.80}: only an image is read", "assets")
-    data = text_of(asset.get("data_base64"), f"{where}.data_base64")
+    check_keys(given, where, ("type", "format", "data_base64"))
+    if given.get("type", "image") != "image":
+        raise Unserved(f"{where} is of type {given['type']!r:.80}: only an image is read", "assets")
+    data = text_of(given.get("data_base64"), f"{where}.data_base64")
     return picture_of(f"data:;base64,{data}", False, f"{where}.data_base64")
 
 

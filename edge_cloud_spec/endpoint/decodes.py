@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -44,19 +44,17 @@ class Piece:
     """More of an answer. verified: as the target's own; else they are the robot's model's.
     logprobs: of its tokens, in the API's form."""
 
-    text: str
+    text: str = ""
     verified: bool = True
     logprobs: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
-class Finished:
-    """The end of an answer, in the API's words. usage: its numbers of tokens. verified: as in
-    ``Piece``, also of an answer without words."""
+class Finished(Piece):
+    """The end of an answer, in the API's words. usage: its numbers of tokens."""
 
-    finish_reason: str
-    usage: dict[str, object]
-    verified: bool = True
+    finish_reason: str = ""
+    usage: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Decodes:
         await self._turn.acquire()
         self._pool.shutdown()
 
-    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece | Finished, None]:
+    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece, None]:
         """Yield words as they are verified, and the end last; ApiError: there is none.
 
         To close the iterator ends the decode.
@@ -287,7 +285,7 @@ class Decodes:
             },
         }
         is_whole = stopped or outcome.reason in (END, CUT)
-        return Finished("stop" if is_whole else "length", usage)
+        return Finished(finish_reason="stop" if is_whole else "length", usage=usage)
 
     def _check(self, outcome: Outcome, kept: int, about: Mapping[str, str]) -> None:
         """Raise ApiError for a decode without an answer, of which ``kept`` tokens are out. about:
@@ -299,7 +297,7 @@ class Decodes:
             text = outcome.text or outcome.reason
             error = self._lost if outcome.out_of_reach and not kept else ApiError
             error = Unserved if outcome.reason == Code.UNSUPPORTED and not kept else error
-            params = (field for words, field in about.items() if text.startswith(words))
+            params = (param for words, param in about.items() if text.startswith(words))
             raise error(
                 text,
                 next(params, "") if is_wrong else "",

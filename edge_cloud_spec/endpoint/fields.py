@@ -102,9 +102,3 @@ FIELDS = (
     ),
 )
 BY_NAME = {field.name: field for field in FIELDS}
-
-
-def table() -> str:
-    """The table of docs/endpoint.md."""
-    rows = [f"| `{field.name}` | {field.treatment} | {field.about} |" for field in FIELDS]
-    return "\n".join(["| field | | |", "|---|---|---|", *rows])

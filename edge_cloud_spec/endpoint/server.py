@@ -21,7 +21,7 @@ from .api_error import ApiError, Unserved
 from .body import check_model
 from .chat import ChatRequest, read_chat
 from .decisions import Decisions, read_decisions, read_systemone
-from .decodes import Decodes, Finished, Piece
+from .decodes import Decodes, Finished
 from .tools import ToolCall, ToolCalls
 from .upstream import Upstream, UpstreamReply
 
@@ -217,9 +217,7 @@ class ChatApp:
                 if "system_fingerprint" not in head:  # the same of all pieces
                     answer.verified = piece.verified
                     head["system_fingerprint"] = self._decodes.fingerprint(piece.verified)
-                words, logprobs = "", list[dict[str, Any]]()
-                if isinstance(piece, Piece):
-                    words, logprobs = piece.text, [*piece.logprobs]
+                words, logprobs = piece.text, piece.logprobs
                 told += logprobs
                 more: Sequence[str | ToolCall] = [words] if words or logprobs else []
                 if parser is not None:

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import h11
 
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..wire.channel import is_loopback
 from .api_error import ApiError
 
@@ -126,12 +126,14 @@ class Upstream:
         while not isinstance(head := await _event(http, reader), h11.Response):
             pass  # informational; of another event h11 tells
         told, status = dict(head.headers), head.status_code
-        if status != 200 and status < 400:
-            raise self._lost(f"answers with status {status}")
-        if token and status in (401, 403):  # the client's own key may be right
-            raise self._lost("refuses the token of --upstream-token-file")
-        if told.get(b"content-encoding", b"identity") != b"identity":
-            raise self._lost("compresses its answer")
+        is_compressed = told.get(b"content-encoding", b"identity") != b"identity"
+        refuse(
+            (status != 200 and status < 400, f"answers with status {status}"),
+            # The client's own key may be right.
+            (token and status in (401, 403), "refuses the token of --upstream-token-file"),
+            (is_compressed, "compresses its answer"),
+            error=self._lost,
+        )
         is_stream = told.get(b"content-type", b"").startswith(b"text/event-stream")
         passed_on = tuple((name, told[name]) for name in PASSED_ON if name in told)
         return UpstreamReply(status, passed_on, is_stream, self._parts(http, reader, is_stream))

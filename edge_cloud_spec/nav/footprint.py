@@ -75,14 +75,9 @@ class ObstacleSettings(Bounded):
     points_at: Mount = field(default_factory=Mount)
 
     @property
-    def promised(self) -> tuple[str, ...]:
-        """The configured lidars; nothing moves without them."""
-        return tuple(source for source in SOURCES if getattr(self, source))
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics of the configured lidars."""
-        return tuple(getattr(self, source) for source in self.promised)
+    def promised(self) -> dict[str, str]:
+        """The topics of the configured lidars, by their sources; nothing moves without them."""
+        return {source: topic for source in SOURCES if (topic := getattr(self, source))}
 
     @property
     def reach(self) -> float:

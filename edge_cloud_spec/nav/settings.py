@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from ..errors import refuse
 from ..options import Bounded, bounded, chosen, described
 from .footprint import ObstacleSettings
 from .limits import Limits
@@ -77,13 +78,19 @@ class NavigatorSettings(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.around:
-            return
-        if not self.obstacles.promised:
-            raise ValueError("around needs a lidar: give scan:=TOPIC or points:=TOPIC, or unset it")
-        if self.odometry == "off":
-            raise ValueError("around needs odometry, which is off; set one of both otherwise")
-        if not self.limits.lateral_speed:
-            raise ValueError(
-                "around needs a base that goes sideways: set limits.lateral_speed, or unset it"
+        if self.around:
+            refuse(
+                (
+                    not self.obstacles.promised,
+                    "around needs a lidar: give scan:=TOPIC or points:=TOPIC, or unset it",
+                ),
+                (
+                    self.odometry == "off",
+                    "around needs odometry, which is off; set one of both otherwise",
+                ),
+                (
+                    not self.limits.lateral_speed,
+                    "around needs a base that goes sideways: set limits.lateral_speed, or unset it",
+                ),
+                error=ValueError,
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import refuse
 from .floor import BUMP_M, Floor, floor_of, height_over, plane_of
 from .footprint import Mount, ObstacleSettings, Points
 from .motion import BLIND
@@ -50,23 +51,26 @@ def rays_of_scan(
     is some drivers' word for +inf. Raises ValueError, with a sentence, if the scan sees nothing
     (some drivers say +inf for a cover, too), or not what stands near the body.
     """
-    if not 0.0 <= nearest < farthest:
-        raise ValueError(
-            f"range_min of the scan is {nearest:.3g} and range_max {farthest:.3g}; correct them in "
-            "its driver"
-        )
-    if 2 * FARTHEST_M < farthest < UNLIMITED_M:
-        raise ValueError(
-            f"range_max of the scan is {farthest:g} m; does its driver say millimetres?"
-        )
     mount = settings.scan_at
     beyond = max(mount.x - settings.front, -mount.x - settings.rear)
     hidden = nearest + min(nearest, beyond)
-    if hidden > settings.margin + settings.clearance:
-        raise ValueError(
+    refuse(
+        (
+            not 0.0 <= nearest < farthest,
+            f"range_min of the scan is {nearest:.3g} and range_max {farthest:.3g}; correct them in "
+            "its driver",
+        ),
+        (
+            2 * FARTHEST_M < farthest < UNLIMITED_M,
+            f"range_max of the scan is {farthest:g} m; does its driver say millimetres?",
+        ),
+        (
+            hidden > settings.margin + settings.clearance,
             f"the scan does not see what is nearer than {nearest:.2f} m (range_min), up to "
-            f"{hidden:.2f} m from the body; set obstacles.clearance to {hidden:.2f}"
-        )
+            f"{hidden:.2f} m from the body; set obstacles.clearance to {hidden:.2f}",
+        ),
+        error=ValueError,
+    )
     ways = np.stack([np.cos(angles), np.sin(angles), np.zeros(len(angles))], 1)
     x, y, _ = (mount.to_base(ways) - (mount.x, mount.y, mount.z)).T
     with np.errstate(divide="ignore", invalid="ignore"):  # the body's edge in the way of each ray

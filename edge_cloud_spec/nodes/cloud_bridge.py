@@ -7,11 +7,11 @@ the secrets that prove to the cloud that a session is this robot's.
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Prediction, Verdict
 
@@ -225,10 +225,7 @@ class RequestStream:
         return outcome
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(CloudBridge)
-
+main = partial(spin, CloudBridge)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

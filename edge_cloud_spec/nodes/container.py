@@ -6,17 +6,13 @@ for long. A process for each takes 65 MB more; either can still be run alone.
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 
 from .instruction_server import InstructionServer
 from .monitor import MonitorNode
 from .runtime.run import spin
 
-
-def main() -> int:
-    """Run both nodes until a signal."""
-    return spin(InstructionServer, MonitorNode)
-
+main = partial(spin, InstructionServer, MonitorNode)  # runs both until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from builtin_interfaces.msg import Time as TimeMsg
 from rclpy.time import Time
@@ -255,10 +255,7 @@ def drafter_health(
     return worst_of(found)
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(DrafterNode)
-
+main = partial(spin, DrafterNode)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

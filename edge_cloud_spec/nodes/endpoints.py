@@ -79,8 +79,7 @@ def base_and_guard(navigator: str, endpoints: Sequence[Endpoint]) -> Iterator[He
     """
     ours = [e for e in endpoints if e.publishes and e.node == navigator]
     pulses = {e.topic for e in ours if e.kind == PULSE_TYPE}
-    subscribers = {e.node for e in endpoints if e.topic in pulses and not e.publishes}
-    guards = {node for node in subscribers if _name(node) == GUARD}
+    guards = {e.node for e in endpoints if e.is_guard and e.topic in pulses and not e.publishes}
     for own in ours:
         if own.kind in VELOCITIES:
             others = [e for e in endpoints if e.topic == own.topic and e.node != navigator]

@@ -7,9 +7,9 @@ drafter still loads its models is published again once the drafter is up.
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse
@@ -221,10 +221,7 @@ class InstructionServer(Node):
         self._instruction.publish(String(data=text))
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(InstructionServer)
-
+main = partial(spin, InstructionServer)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -36,14 +36,8 @@ def scan_of(
         return Scan(source, stamp, problem=str(error))
 
 
-def _read_scan(
-    message: LaserScan, settings: ObstacleSettings, base_frame: str
-) -> tuple[Rays, None]:
-    return points_of_scan(message, settings, base_frame), None
-
-
-def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> Rays:
-    """The rays [n, 3] of the scan in the base's frame.
+def read_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> tuple[Rays, None]:
+    """The rays [n, 3] of the scan in the base's frame; it tells nothing of the floor.
 
     Raises ValueError, with a sentence, if the message cannot be used.
     """
@@ -61,7 +55,7 @@ def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: s
             "fits between them; it takes a lidar with 6 degrees at most"
         )
     angles = message.angle_min + np.arange(len(ranges)) * step
-    return rays_of_scan(ranges, angles, message.range_min, message.range_max, settings)
+    return rays_of_scan(ranges, angles, message.range_min, message.range_max, settings), None
 
 
 def read_cloud(
@@ -112,5 +106,5 @@ def _places(message: PointCloud2) -> NDArray[np.float64]:
     return np.stack([cloud[axis].astype(np.float64) for axis in AXES], 1)
 
 
-LIDARS = {"scan": (LaserScan, _read_scan), "points": (PointCloud2, read_cloud)}
+LIDARS = {"scan": (LaserScan, read_scan), "points": (PointCloud2, read_cloud)}
 """By source, the type of its messages and what reads them."""

@@ -6,10 +6,10 @@ commands nothing.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -183,10 +183,7 @@ class Heartbeats:
         return Health(Level.ERROR, f"{name} is not running", "start it, or see its log")
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(MonitorNode)
-
+main = partial(spin, MonitorNode)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -175,7 +174,7 @@ class NavigatorNode(ManagedNode):
         if imu := self._config.value.imu:
             self.create_subscription(Imu, imu, self._on_imu, SENSOR_DATA)
         obstacles = self._config.value.obstacles
-        for source, topic in zip(obstacles.promised, obstacles.topics, strict=True):
+        for source, topic in obstacles.promised.items():
             on_lidar = partial(self._on_lidar, source)
             self.create_subscription(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
         self.create_timer(COMMAND_PERIOD_S, self._on_tick, clock=STEADY)
@@ -407,7 +406,7 @@ class NavigatorNode(ManagedNode):
 
     def diagnose(self) -> Health:
         """The navigator's status, and counts of what was dropped."""
-        unreached = self._unreached()
+        unreached, settings = self._unreached(), self._config.value
         with self._lock:
             self._check_reach(unreached)
             navigator, now = self._navigator, time.monotonic()
@@ -426,16 +425,16 @@ class NavigatorNode(ManagedNode):
             slow=slow,
             frame=self._odometry_of if self._odometry_of != self._base_frame else "",
             held_by=self._e_stops.holders(),
-            timed=offset is None and self._config.value.odometry == "auto",
+            timed=offset is None and settings.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
             unreached=unreached if now >= self._finds_until else (),
             values={
                 **counts,
                 "reports": self._reports.count,
-                "drive": self._config.value.drive,
-                OUTPUT: self._config.value.output.text(self._base_frame),
-                "stops_before": " ".join(self._config.value.obstacles.topics) or "nothing",
+                "drive": settings.drive,
+                OUTPUT: settings.output.text(self._base_frame),
+                "stops_before": " ".join(settings.obstacles.promised.values()) or "nothing",
                 "edges": "seen" if sees_edges else "not seen: no lidar has shown the floor ahead",
                 "odometry_clock_offset_s": "unknown" if offset is None else offset,
             },
@@ -574,10 +573,7 @@ def navigator_health(
     return worst_of([well, *unreached, *(health for is_so, health in found if is_so)])
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(NavigatorNode)
-
+main = partial(spin, NavigatorNode)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

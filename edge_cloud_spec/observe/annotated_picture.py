@@ -74,14 +74,7 @@ def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
         return np.array(sheet)
     pen.write(CAPTION_MARGIN_PX, 0, caption.instruction[:60], CAPTION_INK)
     if caption.remembered:
-        text = f"remembers {caption.remembered}"
-        pen.write(
-            CAPTION_WIDTH_PX - CAPTION_MARGIN_PX - pen.wide(text, small=True),
-            0,
-            text,
-            CAPTION_GREY,
-            small=True,
-        )
+        pen.write_right(0, f"remembers {caption.remembered}", CAPTION_GREY)
     for x, row, text, fate in _laid_out(pen, caption.words):
         pen.write(x, row + 1, text, FATE_COLOURS[fate])
         if fate == "rejected":
@@ -89,8 +82,7 @@ def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
     pen.write(CAPTION_MARGIN_PX, CAPTION_ROWS + 1, caption.status[:44], CAPTION_INK, small=True)
     if caption.link is not None:
         text = f"link: {caption.link}"[:40]
-        x = CAPTION_WIDTH_PX - CAPTION_MARGIN_PX - pen.wide(text, small=True)
-        pen.write(x, CAPTION_ROWS + 1, text, LINK_COLOURS[caption.link.quality], small=True)
+        pen.write_right(CAPTION_ROWS + 1, text, LINK_COLOURS[caption.link.quality])
     x = float(CAPTION_MARGIN_PX)
     for fate in LEGEND:
         pen.write(x, CAPTION_ROWS + 2, FATE_NAMES[fate], FATE_COLOURS[fate], small=True)
@@ -121,6 +113,10 @@ class _Pen:
     def write(self, x: float, row: int, text: str, colour: RGB, small: bool = False) -> None:
         at = (self._scale * x, self._scale * (row * CAPTION_LINE_PX + (5 if small else 3)))
         self._pen.text(at, text, colour, _font(self._scale, small))
+
+    def write_right(self, row: int, text: str, colour: RGB) -> None:
+        x = CAPTION_WIDTH_PX - CAPTION_MARGIN_PX - self.wide(text, small=True)
+        self.write(x, row, text, colour, small=True)
 
     def strike(self, x: float, row: int, text: str, colour: RGB) -> None:
         middle = self._scale * (row * CAPTION_LINE_PX + 12)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -119,10 +118,7 @@ class Annotator(Node):
             self._paths.publish(self._path)
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(Annotator)
-
+main = partial(spin, Annotator)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -22,11 +22,10 @@ _SPECIAL = re.compile(r"<\|\w+\|>")  # tokens that are no text, as the Qwen fami
 
 @dataclass(frozen=True)
 class ShownDraft:
-    """A draft as sent: its words in the order of its nodes, and the time of drafting."""
+    """A draft as sent, and when: its words in the order of its nodes."""
 
     words: tuple[str, ...] = ()
     tree: Draft | None = None  # None: it could not be read, and is taken for a chain
-    drafting: float = math.nan
     sent: float = math.nan
 
 

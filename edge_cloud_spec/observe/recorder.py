@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from rclpy.node import Node
@@ -114,10 +114,7 @@ def _show(bag: TopicBag, seconds: float, ended: SignalEvent) -> None:
             print(f"  {bag.text}", flush=True)
 
 
-def main() -> int:
-    """Run the node until a signal."""
-    return spin(RecorderNode)
-
+main = partial(spin, RecorderNode)  # runs it until a signal
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -55,7 +55,7 @@ class RunLog:
 
     def __init__(self, keep: int = sys.maxsize) -> None:
         self._keep, self._count = keep, 0
-        self.decisions: dict[str, Decision] = {}
+        self.decisions: LruCache[str, Decision] = LruCache(keep)
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
         self._named: LruCache[bytes, Messages] = LruCache(NAMED_LISTS)  # messages by their digests
@@ -93,8 +93,6 @@ class RunLog:
                 return []  # who acts on it reports it
         handler = self._handlers.get(topic)
         events = [] if handler is None else list(handler(message, now) or ())
-        while len(self.decisions) > self._keep:
-            del self.decisions[next(iter(self.decisions))]
         entries: tuple[list[Any], ...] = (self.outcomes, self.frames, self.opened, self.statuses)
         for entry in entries:
             del entry[: -self._keep]
@@ -134,8 +132,7 @@ class RunLog:
 
     def _on_draft(self, message: Any, now: float) -> None:
         decision, base = self._decision(message, now), message.base_length
-        words, begun = tuple(message.words), now - seconds_of(message.draft_time)
-        draft = ShownDraft(words, _tree(message.payload), begun, now)
+        draft = ShownDraft(tuple(message.words), _tree(message.payload), now)
         decision.drafts.setdefault((base, message.base_hash), draft)  # a repeat changes nothing
         if base in decision.rounds:
             decision.attach_draft(decision.rounds[base])

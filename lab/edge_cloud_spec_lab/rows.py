@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from edge_cloud_spec.errors import write_json
+from edge_cloud_spec.errors import installed_version, write_json
 
 Row = dict[str, Any]
 Options = dict[str, dict[str, Any]]  # each flag with what add_argument takes
@@ -51,10 +50,6 @@ def write(path: Path, suite: str, seed: int, rows: Sequence[Row]) -> None:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("edge-cloud-spec", "torch", "transformers", "grpcio", "mujoco"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "missing"
-    return found
+    names = ("edge-cloud-spec", "torch", "transformers", "grpcio", "mujoco")
+    found = {name: installed_version(name) or "missing" for name in names}
+    return {"python": platform.python_version(), **found}

@@ -16,11 +16,12 @@ from random import Random
 from fuzz import Broken
 from helpers.drill import read_as
 
-from edge_cloud_spec.dialects import dialect_names, load_dialect
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.nav.answer import Dialect
 from edge_cloud_spec.nav.events import Announce, Drive, Words
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.steps import Goal, Steps
+from edge_cloud_spec.share import config_names
 
 Truth = Callable[[str], "Goal | str"]  # of a whole answer: where it goes, or "" for nowhere
 STEPS = Steps()
@@ -214,7 +215,7 @@ def run(answers: int, seed: int, name: str) -> Counter[str]:
 
 def run_all(answers: int, seed: int) -> Counter[str]:
     """So many answers in each dialect; raises Broken."""
-    counts = {name: run(answers, seed, name) for name in dialect_names()}
+    counts = {name: run(answers, seed, name) for name in config_names("dialect")}
     return Counter({f"{name}: {what}": n for name in counts for what, n in counts[name].items()})
 
 

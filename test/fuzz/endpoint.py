@@ -100,11 +100,11 @@ class Echo(Decodes):
 
     seen = 0
 
-    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece | Finished, None]:
+    async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece, None]:
         self.seen += 1
         if self.seen % REAL and chat.request.text != "hello":
             yield Piece(ECHO)
-            yield Finished("stop", {})
+            yield Finished(finish_reason="stop")
             return
         async for piece in super().stream(chat):
             yield piece

@@ -16,10 +16,11 @@ from fuzz import spoil
 from helpers.dialects import THINKING, made
 from helpers.drill import Drill, read_as, reports
 
-from edge_cloud_spec.dialects import _mistakes, dialect_names, load_dialect
+from edge_cloud_spec.dialects import _mistakes, load_dialect
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, parse_action
 from edge_cloud_spec.nav.events import Announce
+from edge_cloud_spec.share import config_names
 
 SHIPPED = ("clauses", "internvla_n1", "navila", "uni_navid")
 WHOLE = SHIPPED[1:]  # that are read at their end
@@ -30,7 +31,7 @@ FORWARD = Action("move", "forward", amount=0.5)
 
 
 def test_ours_in_the_file_reads_as_ours_in_the_code() -> None:
-    assert dialect_names() == SHIPPED == tuple(sorted(fuzz.TRUTHS))
+    assert config_names("dialect") == SHIPPED == tuple(sorted(fuzz.TRUTHS))
     assert load_dialect("clauses") == CLAUSES
     assert len({load_dialect(name) for name in WHOLE}) == 3
 

@@ -14,9 +14,10 @@ from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.sight import LidarSight
-from edge_cloud_spec.nodes.lidar import points_of_scan, read_cloud
+from edge_cloud_spec.nodes.lidar import read_cloud, read_scan
 
 SETTINGS = ObstacleSettings()
+SCANS = ("scan", lambda *given: read_scan(*given)[0])
 CLOUDS = ("points", lambda *given: read_cloud(*given)[0])
 WALL = [(3.0, y / 10, 0.0) for y in range(-20, 21)]
 HANGING = ObstacleSettings(
@@ -75,7 +76,7 @@ def a_cloud(
 
 def points_of(message: Any, settings: ObstacleSettings = SETTINGS) -> list[list[float]]:
     """The obstacles that a message shows, in order."""
-    source, read = ("scan", points_of_scan) if isinstance(message, LaserScan) else CLOUDS
+    source, read = SCANS if isinstance(message, LaserScan) else CLOUDS
     rays = read(message, settings, getattr(settings, f"{source}_at").frame or "base_link")
     return sorted(LidarSight.of(source, rays, settings).points.tolist())
 
@@ -153,14 +154,14 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
     ],
 )
 def test_what_tells_nothing_is_refused_in_a_sentence(message: Any, why: str) -> None:
-    read = points_of_scan if isinstance(message, LaserScan) else read_cloud
+    read = read_scan if isinstance(message, LaserScan) else read_cloud
     with pytest.raises(ValueError, match=why):
         read(message, SETTINGS, "base_link")
 
 
 @pytest.mark.parametrize("step", [math.radians(6), -math.radians(6), 2 * math.pi / 60])
 def test_rays_that_are_six_degrees_apart_are_a_scan(step: float) -> None:
-    assert len(points_of_scan(sent(apart(step, 60)), SETTINGS, "base_link")) == 60
+    assert len(read_scan(sent(apart(step, 60)), SETTINGS, "base_link")[0]) == 60
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(order: int) ->
     assert round_.kept == ("turn", "left")
     assert round_.branches == (("medium", ";"),) and round_.others == 0
     assert round_.own == "small"
-    assert (round_.draft.drafting, round_.draft.sent, round_.answered) == (0.75, 1.0, 2.0)
+    assert (round_.draft.sent, round_.answered) == (1.0, 2.0)
     assert words_of(round_).plain == "turn left [-medium;-] {+small+}"
 
 

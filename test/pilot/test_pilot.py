@@ -15,7 +15,7 @@ import pytest
 from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 
-from edge_cloud_spec.dialects import dialect_names, load_dialect
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.errors import TRACEBACKS, UserError
 from edge_cloud_spec.instruction import check_instruction
@@ -40,6 +40,7 @@ from edge_cloud_spec.pilot.decision_loop import (
 )
 from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.share import config_names
 
 IT = "find the blue box"
 SEARCH, FORWARD, STOP = "action: search;", "action: move forward small;", "action: stop;"
@@ -307,7 +308,7 @@ def test_a_conversation_tells_the_free_space_of_each_of_its_frames() -> None:
     assert told == [["0.1 m"], ["0.1 m", "0.2 m"], ["0.1 m", "0.2 m", "0.3 m"], ["0.3 m", "0.4 m"]]
 
 
-@pytest.mark.parametrize("name", dialect_names())
+@pytest.mark.parametrize("name", config_names("dialect"))
 @pytest.mark.parametrize("frames", [0, 2])
 def test_a_dialect_without_its_place_tells_no_free_space(name: str, frames: int) -> None:
     settings = replace(STOPS, dialect=load_dialect(name))

@@ -6,6 +6,7 @@ Imports no ROS, so that a bag's frames can be read without it.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from ...errors import UserError
 from ...health import Health, Level
 from ...models.image import MAX_SIDE, check_size, decode_image, is_black
 from ...nav.clock_offset import clock_sentence
+from ..endpoints import Endpoint, endpoints_of
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -65,6 +67,7 @@ def encode_frame(message: Image) -> bytes:
 
 COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"
 TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Image"}
+PICTURE_TYPES = frozenset(TYPES.values())
 COME = "pictures come"
 CLOCKS_APART_S = 0.5  # of the camera's stamps, or its latency
 SILENT_S = 3.0  # without a frame for so long, the camera is missing
@@ -116,18 +119,17 @@ def topics_of(node: Node, look: bool) -> CameraTopics:
     names = {node.resolve_topic_name(name): TYPES[name] for name in TYPES}
     if not look:
         return CameraTopics(tuple(names))
-    found = {name: node.get_publishers_info_by_topic(name) for name in names}
-    wrong = {i.topic_type for name in names for i in found[name] if i.topic_type != names[name]}
-    others = [
-        name
-        for name, types in node.get_topic_names_and_types()
-        if name not in names
-        and set(types) & set(TYPES.values())
-        and not name.endswith("image_annotated/compressed")
-        and node.count_publishers(name)
-    ]
-    publishers = sum(map(len, found.values()))
-    return CameraTopics(tuple(names), publishers, tuple(sorted(wrong)), tuple(others))
+    found = {topic for topic, types in node.get_topic_names_and_types() if PICTURE_TYPES & {*types}}
+    return camera_topics(names, endpoints_of(node, {*names, *found}))
+
+
+def camera_topics(names: Mapping[str, str], endpoints: Iterable[Endpoint]) -> CameraTopics:
+    """The picture topics of a graph; ``names``: those that are subscribed to, with their types."""
+    publishers = [e for e in endpoints if e.publishes and "image_annotated" not in e.topic]
+    ours = [e for e in publishers if e.topic in names]
+    wrong = {e.kind for e in ours if e.kind != names[e.topic]}
+    others = {e.topic for e in publishers if e.topic not in names and e.kind in PICTURE_TYPES}
+    return CameraTopics(tuple(names), len(ours), tuple(sorted(wrong)), tuple(sorted(others)))
 
 
 @dataclass

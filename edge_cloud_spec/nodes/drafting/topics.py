@@ -28,7 +28,7 @@ from edge_cloud_spec.msg import (
 
 from ...edge.decode_options import DecodeOptions
 from ...edge.events import OnReceive
-from ...errors import UserError
+from ...errors import UserError, installed_version
 from ...nav.events import Words
 from ...nav.status import GoalStatus
 from ...options import flat_fields
@@ -157,9 +157,7 @@ class TopicTransport:
     """The ``edge.events.Transport`` of one decode over the bridge's topics."""
 
     def __init__(self, topics: DrafterTopics, decide: Decide) -> None:
-        self._topics, self._request = topics, decide.request
-        self._stamp = Time(nanoseconds=decide.frame.stamp).to_msg()
-        self._instruction, self._free_space = decide.instruction, decide.free_space
+        self._topics, self._decide = topics, decide
         self._preset = topics.settings.preset
         self._sequence = 0
 
@@ -171,10 +169,10 @@ class TopicTransport:
         else:
             out, publisher = to_request(message, self._preset), self._topics.requests
             if isinstance(message, Open):
-                out.instruction = self._instruction
-                out.free_space = to_free_space(self._free_space)
-        out.header.stamp = self._stamp
-        out.request_id = self._request
+                out.instruction = self._decide.instruction
+                out.free_space = to_free_space(self._decide.free_space)
+        out.header.stamp = Time(nanoseconds=self._decide.frame.stamp).to_msg()
+        out.request_id = self._decide.request
         out.sequence = self._sequence
         self._sequence += 1
         publisher.publish(out)
@@ -182,7 +180,7 @@ class TopicTransport:
 
     def close(self) -> None:
         """Stop receiving for this request."""
-        self._topics.receivers.pop(self._request, None)
+        self._topics.receivers.pop(self._decide.request, None)
 
 
 def to_decode_stats(decided: Decided, settings: DrafterSettings) -> DecodeStats:
@@ -247,12 +245,6 @@ class RunInfo:
 @cache
 def versions() -> str:
     """The versions of this package, and of torch and transformers where they are installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = [f"edge_cloud_spec {__version__}"]
-    for name in ("torch", "transformers"):
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
+    found = {name: installed_version(name) for name in ("torch", "transformers")}
+    known = (f"{name} {version}" for name, version in found.items() if version)
+    return ", ".join([f"edge_cloud_spec {__version__}", *known])

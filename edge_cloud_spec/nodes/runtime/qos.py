@@ -13,8 +13,6 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 EACH_STATE = QoSProfile(depth=50, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # Commands and reports that are sent now and then; as ROS's own default.
 RELIABLE = QoSProfile(depth=10)
-# Velocities as a base takes them: a busy one goes on with the newest, not with what is past.
-NEWEST = QoSProfile(depth=1)
 # The messages of a decode, of which many follow each other within milliseconds.
 DECODE = QoSProfile(depth=100)
 # A stop is received from every kind of publisher: each profile matches some that another does not.

@@ -94,8 +94,8 @@ def _files(bag: Path) -> list[Path]:
         return [bag]
     found = [path for path in bag.iterdir() if path.name.endswith(STORED)]
     found.sort(key=lambda path: (len(path.name), path.name))  # 10 comes after 9
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        metadata = read_yaml(bag / "metadata.yaml")["rosbag2_bagfile_information"]
+    with suppress(UserError, LookupError, TypeError):
+        metadata = read_yaml(bag / "metadata.yaml", "the metadata")["rosbag2_bagfile_information"]
         named = dict.fromkeys(Path(str(name)).name for name in metadata["relative_file_paths"])
         found = [bag / name for name in named] or found
     if not found:

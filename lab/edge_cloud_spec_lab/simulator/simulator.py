@@ -30,7 +30,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.nodes.runtime.diagnostics import Diagnostics
 from edge_cloud_spec.nodes.runtime.parameters import Parameters, refuse_unknown_parameters
-from edge_cloud_spec.nodes.runtime.qos import LATCHED, NEWEST, RELIABLE, SENSOR_DATA
+from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from edge_cloud_spec.nodes.runtime.run import spin
 from edge_cloud_spec.options import Bounded, bounded, chosen, described
 
@@ -151,6 +151,7 @@ def _stamped(marker: Marker, frame: str, now: Time) -> Marker:
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
 PATH_STEP_M = 0.05  # m between two points of the path
 TRANSFORMS = QoSProfile(depth=100)  # as tf2's broadcaster
+NEWEST = QoSProfile(depth=1)  # a busy base goes on with the newest velocity, not with what is past
 NO_TRANSFORMS = (
     "tf2_msgs is not installed, so no transforms are published and RViz places no robot: "
     "apt install ros-$ROS_DISTRO-tf2-msgs"

@@ -16,7 +16,7 @@ from helpers.cloud.worker_robot import Robot, do_all
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.dialects import dialect_names, load_dialect
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.models import processor as processor_module
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.token_grammar import GrammarCompiler, TokenGrammar
@@ -24,6 +24,7 @@ from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES, ORDERS
 from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.request import Message, Part, Picture, Request
+from edge_cloud_spec.share import config_names
 from edge_cloud_spec.wire.messages import Close, Generation, Open, Opened, Verdict, key_of
 
 WORDS = ["find", "the", "red", "door", "box", "go", "left", "7", "-", ",", "secret"]
@@ -118,7 +119,8 @@ def work_of(dialect_name: str, asked: list[tuple[str, Open]]) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "seed"), [*((name, 0) for name in dialect_names()), *((ANY, n) for n in range(5))]
+    ("dialect", "seed"),
+    [*((name, 0) for name in config_names("dialect")), *((ANY, n) for n in range(5))],
 )
 def test_a_robot_finds_the_same_whatever_another_was_told_and_showed(
     seed: int, dialect: str
