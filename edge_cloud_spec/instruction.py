@@ -41,8 +41,8 @@ class KnownInstructions:
         return f"{', '.join(self.names)} ({asked})"
 
 
-# Letters that people type for each other or that look alike (Cyrillic, Greek), katakana as
-# hiragana; hands and signs that say stop.
+# Letters that people type for each other or that look alike (Cyrillic, Greek, small capitals, on
+# black), katakana as hiragana; hands and signs that say stop.
 _ALIKE = str.maketrans(
     {
         **dict(zip("ıłøىیکةʼ", "iloييكه ", strict=True)),
