@@ -41,13 +41,15 @@ class KnownInstructions:
         return f"{', '.join(self.names)} ({asked})"
 
 
-# Letters that people type for each other or that look alike (Cyrillic, Greek), katakana as
-# hiragana; hands and signs that say stop.
+# Letters that people type for each other or that look alike (Cyrillic, Greek, small capitals, on
+# black), katakana as hiragana; hands and signs that say stop.
 _ALIKE = str.maketrans(
     {
         **dict(zip("ıłøىیکةʼ", "iloييكه ", strict=True)),
         **dict(zip("аеорсухкмтѕіјοαερκτιχ", "aeopcyxkmtsijoaepktix", strict=True)),
         **{chr(kana): chr(kana - 0x60) for kana in range(0x30A1, 0x30F7)},
+        **dict(zip("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnoprstuvwyz", strict=True)),
+        **{chr(first + at): chr(ord("a") + at) for first in (0x1F150, 0x1F170) for at in range(26)},
         **dict.fromkeys("ーـ", ""),
         **dict.fromkeys("🛑✋🤚🖐⛔🚫⏹⏸", " stop "),
     }
@@ -113,8 +115,9 @@ def _stop_words() -> tuple[set[str], set[str], dict[str, frozenset[str]], int]:
         # By the quick loader where there is one: nodes start often, and this file is our own.
         languages = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         for language in languages.values():
-            stop, filler, negation = (
-                {" ".join(_words(phrase)) for phrase in language.get(kind, "").split(",")} - {""}
+            stop, filler, negation = (  # a list at once, which is quicker: no phrase has a 10
+                {*" ".join(_words(language.get(kind, "").replace(",", " 10 "))).split(" 10 ")}
+                - {""}
                 for kind in ("stop", "filler", "negation")
             )
             stops |= stop

@@ -128,6 +128,34 @@ def test_each_word_of_the_list_does_what_its_list_says(language: str) -> None:
         assert not [stop for stop in stops if not is_stop(f"{no}! {stop}!")]
 
 
+# What denies the word behind it, where the list itself names no negation (or others).
+DENIALS = {
+    "en": "don't, do not, never, can't, you must not", "de": "nicht, nie, du sollst nicht",
+    "nl": "niet, nooit", "sv": "inte, aldrig", "da": "ikke, aldrig", "no": "ikke, aldri",
+    "fi": "älä", "cs": "nikdy", "hu": "soha ne", "ro": "nu te, fără", "hr": "nemoj, nikad",
+    "ru": "не, никогда не, без", "uk": "не, ніколи не", "bg": "не, никога не, без",
+    "el": "μη, μην, δεν, χωρίς", "tr": "asla, değil", "he": "אל, בלי", "fa": "هرگز",
+    "hi": "मत, कभी मत, बिना", "zh": "别, 不要, 没, 不准, 千万别", "id": "jangan, tanpa",
+    "vi": "đừng, không, chưa", "th": "อย่า, ไม่, ห้าม, ไม่ต้อง",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", DENIALS)
+def test_no_word_that_denies_is_a_filler_of_whatever_language(language: str) -> None:
+    words = [
+        stop for stop in phrases(language, "stop") if re.fullmatch(r"[\w\u0300-\uffff]+", stop)
+    ]
+    assert len(words) >= 10
+    listed = instruction._stop_words()[0]  # "đừng yên" is "đứng yên" without its accents
+    for no in DENIALS[language].split(", "):
+        said = (f"{no} {word}" for word in words)
+        assert not [
+            text
+            for text in said
+            if is_stop(text) and " ".join(instruction._words(text)) not in listed
+        ]
+
+
 @given(st.data())
 def test_no_mark_case_blank_or_invisible_character_hides_a_stop(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(STOPS))
