@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles, checkpoint_files, read_json, weights_digest
 from .drafter import OnLayer
@@ -503,13 +503,14 @@ def load_llama(
     device that llama.cpp was built for. Raises UserError.
     """
     path = Path(name).expanduser()
-    if not path.is_file():
-        raise UserError(f"{name} is not a file: give the path of a GGUF file")
-    if quantize != "none":
-        raise UserError(
+    refuse(
+        (not path.is_file(), f"{name} is not a file: give the path of a GGUF file"),
+        (
+            quantize != "none",
             f"quantize is {quantize!r}, and a GGUF file has its bits already: give the file of the "
-            "bits that you want, and none"
-        )
+            "bits that you want, and none",
+        ),
+    )
     directory = path.parent
     family = FAMILIES.get(str(read_json(directory, "config.json").get("model_type")))
     if family is not None and family.recurrent:
