@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from ...errors import UserError, refuse
+from ...errors import UserError, first_mistake, refuse
 from ...options import Bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, check_address, host_of, is_loopback
 from ...wire.secret_files import read_authority, read_pair, read_token
@@ -100,14 +100,18 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
         check_address(address)
     except UserError as error:
         return str(error)
-    host = host_of(address)
-    if address.startswith("unix:") or not host:
-        return f"a redirect to {address} is not followed: it is no host and port"
-    if not settings.secure and not is_loopback(address):
-        return f"a redirect to {address} is not followed: without TLS it would leave this machine"
-    if host in settings.hosts:
-        return ""
-    return f"a redirect to {address} is not followed; name its host in replica_hosts if it is yours"
+    host, refused = host_of(address), f"a redirect to {address} is not followed"
+    return first_mistake(
+        (address.startswith("unix:") or not host, f"{refused}: it is no host and port"),
+        (
+            not settings.secure and not is_loopback(address),
+            f"{refused}: without TLS it would leave this machine",
+        ),
+        (
+            host not in settings.hosts,
+            f"{refused}; name its host in replica_hosts if it is yours",
+        ),
+    )
 
 
 class KnownPlace:
