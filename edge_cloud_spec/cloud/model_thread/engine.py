@@ -41,7 +41,6 @@ from ..session.events import (
     DuePass,
     Effect,
     Event,
-    Extend,
     Predicted,
     Propose,
     Proposed,
@@ -314,8 +313,6 @@ class Engine:
                 session.send(message)
             case Commit(path, tokens):
                 session.target.commit(path)
-                session.target.extend(tokens)
-            case Extend(tokens):
                 session.target.extend(tokens)
             case DuePass():
                 effect.arrived = arrived

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from edge_cloud_spec.cloud.session import events as cloud_events
-from edge_cloud_spec.cloud.session.events import Commit, DuePass, Extend, Scored
+from edge_cloud_spec.cloud.session.events import Commit, DuePass, Scored
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
@@ -156,6 +156,4 @@ class LoopbackPair:
                     effects += self.cloud.handle(Scored(rows, VERIFY_S, QUEUE_S))
                 case Commit(path, tokens):
                     self._target.commit(path)
-                    self._target.extend(tokens)
-                case Extend(tokens):
                     self._target.extend(tokens)
