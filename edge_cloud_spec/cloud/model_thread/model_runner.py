@@ -130,7 +130,7 @@ class CachedTarget(TargetSession):
 
     @property
     def ready(self) -> bool:
-        return self._session is not None and self._session.resident
+        return self._session is not None and self._session.cache is not None
 
     @property
     def holds(self) -> bool:
