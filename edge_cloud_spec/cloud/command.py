@@ -216,7 +216,7 @@ def make_worker(settings: ServeSettings) -> Worker:
         from ..models.draft_head import DraftHead
         from ..models.exits import Exits
         from ..models.load import load
-        from ..models.load_check import first_request
+        from ..models.processor import first_request
 
         target = load(models.target, **options, generation_config=own, check=check)
     drafter = head = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Hashable
 from contextlib import suppress
@@ -205,6 +206,17 @@ class Processor:
             return Patches(pixels, grid, grid_of(image.height, image.width, spec.image))
 
         return self._pictures.get_or_make(_key(owner, shown, spec), made)
+
+
+SHOWN_PICTURE_PX = (96, 64)  # pixels, of the picture of a first request
+
+
+def first_request(spec: PromptSpec, text: str = "find the door") -> Request:
+    """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
+    picture, file = Image.linear_gradient("L").resize(SHOWN_PICTURE_PX), io.BytesIO()
+    Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
+    shown = [Picture.of(file.getvalue())] if spec.pictures else []
+    return spec.request(*shown, text)
 
 
 def _key(owner: str, shown: Picture, spec: PromptSpec) -> Hashable:
