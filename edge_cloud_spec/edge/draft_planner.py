@@ -84,6 +84,9 @@ class DraftPlanner:
     def __init__(self, preset: Preset, measures: Measures) -> None:
         self._preset, self._measures = preset, measures
 
+    def begin(self) -> None:
+        """Called at the start of each decode; does nothing here."""
+
     @property
     def rests(self) -> bool:
         """Whether nothing is drafted for now, so that the draft model need not read the prompt."""
