@@ -34,8 +34,9 @@ from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
 from ..errors import UserError
 from ..models.image import picture_of, picture_spans
 from ..models.openai_server import Unavailable
-from ..models.processor import Processor, first_request
+from ..models.processor import Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
+from ..request import Picture
 from ..wire.messages import Open
 from .model_thread.model_runner import (
     ModelRunner,
@@ -563,7 +564,10 @@ class VllmModels(ModelRunner):
         self.server.submit(self._probe()).result()
 
     async def _probe(self) -> None:
-        request = first_request(self.spec)
+        picture = io.BytesIO()
+        Image.new("RGB", (64, 64), (90, 60, 30)).save(picture, "JPEG")
+        shown = [Picture.of(picture.getvalue())] if self.spec.pictures else []
+        request = self.spec.request(*shown, "find the door")
         opening = Open(0, request, GREEDY, "greedy")
         prompt = self.speaker.prompt(request, self.spec)
         self._check_length(len(prompt.input_ids))
