@@ -31,7 +31,7 @@ from ..decoding.draft import MAX_DRAFTED, Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..models.image import picture_of, picture_spans
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
@@ -206,22 +206,24 @@ class VllmModels(ModelRunner):
     def check(self, opening: Open) -> None:
         """Raise UserError if this server cannot serve the request."""
         refuse_log_probs(opening, "on vLLM")
-        if opening.rule == "rejection" and not self.rows:
-            raise UserError(
+        remedy = (
+            "; it has no logits processors, as it speculates by itself"
+            if self._speculates
+            else ", or start it with --logits-processors "
+            "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
+        )
+        refuse(
+            (
+                opening.rule == "rejection" and not self.rows,
                 f"this verifier's target is on vLLM, which tells whole distributions of at most "
-                f"{MAX_ROW} tokens: take rule greedy or coupled"
-            )
-        if opening.rule != "greedy" and not (self.rows or self._samples):
-            remedy = (
-                "; it has no logits processors, as it speculates by itself"
-                if self._speculates
-                else ", or start it with --logits-processors "
-                "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
-            )
-            raise UserError(
+                f"{MAX_ROW} tokens: take rule greedy or coupled",
+            ),
+            (
+                opening.rule != "greedy" and not (self.rows or self._samples),
                 "this verifier's vLLM does not sample as rule coupled does: take rule greedy"
-                + remedy
-            )
+                + remedy,
+            ),
+        )
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt) -> TargetSession:
@@ -229,7 +231,7 @@ class VllmModels(ModelRunner):
         self._check_length(len(prompt.input_ids))
         self._check_text(opening.verified)
         session = VllmSession(opening, prompt, self.target.image_id, prompt.owner)
-        first = partial(self.ask, session, Node(), with_picture=True)
+        first = partial(self.ask, session, Node(), shown=1)
         session.first = self.server.submit(self._of_the_same(first))
         return session
 
@@ -384,18 +386,18 @@ class VllmModels(ModelRunner):
         node: Node,
         free: Any = None,
         *,
-        with_picture: bool = False,
+        shown: int = 0,
     ) -> Any:
         """Ask for the logits after a node if the rule needs them, else for the token.
 
-        free: that result with no token excluded, if it is known already.
+        free: that result with no token excluded, if it is known already. shown: see ``_sent``.
         """
         if self._wants_rows(session.opening):
             pictures = [each for each in self.target.picture_ids if each < self.spec.vocabulary]
             if not {*pictures}.isdisjoint(node.path):
                 return np.zeros(self.spec.vocabulary, np.float32)  # of a node that is not accepted
             if free is None:
-                reply = await self._reply(session, node.path, {"logprobs": -1}, with_picture)
+                reply = await self._reply(session, node.path, {"logprobs": -1}, shown)
                 free = reply.row(self.spec.vocabulary)
                 free[pictures] = -np.inf
             return free
@@ -406,14 +408,14 @@ class VllmModels(ModelRunner):
                 return allowed[0]
         few = allowed is not None and (len(allowed) <= MAX_ALLOWED or self._cuts(policy))
         if free is None and not few:
-            free = await self._token(session, node.path, policy, None, with_picture)
+            free = await self._token(session, node.path, policy, None, shown)
         # The winner among all tokens also wins among the allowed ones, if it is one of them.
         is_known = free is not None and free < self.spec.vocabulary
         if is_known and (mask is None or mask[free]):
             return free
         if allowed is None:
             allowed = list(range(self.spec.vocabulary))
-        return await self._token(session, node.path, policy, allowed, with_picture)
+        return await self._token(session, node.path, policy, allowed, shown)
 
     async def _token(
         self,
@@ -421,12 +423,12 @@ class VllmModels(ModelRunner):
         path: tuple[int, ...],
         policy: SamplingPolicy,
         allowed: Sequence[int] | None,
-        with_picture: bool = False,
+        shown: int = 0,
     ) -> int:
         asked = self._rule(session, path, policy)
         if allowed is not None:
             asked["allowed_token_ids"] = allowed
-        reply = await self._reply(session, path, asked, with_picture)
+        reply = await self._reply(session, path, asked, shown)
         [token] = reply.tokens()
         if allowed is not None and token not in allowed:
             raise reply.nonsense("says a token that it may not")
@@ -455,11 +457,10 @@ class VllmModels(ModelRunner):
         session: VllmSession,
         path: tuple[int, ...],
         parameters: dict[str, Any],
-        with_picture: bool = False,
+        shown: int = 0,
         **more: Any,
     ) -> VllmReply:
         """The reply to one request, as ``_sent`` sends it."""
-        shown = 1 if with_picture else 0
         return await self._sent(self.server.generate, session, path, parameters, shown, **more)
 
     async def _sent(
@@ -577,7 +578,7 @@ class VllmModels(ModelRunner):
         # A new name, so that no earlier probe is in the cache.
         salt, image_id = secrets.token_hex(8), self.target.image_id
         session = VllmSession(opening, prompt, image_id, salt)
-        reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
+        reply = await self._reply(session, (), {}, shown=1, return_token_ids=True)
         theirs = reply.content.get("prompt_token_ids")
         if theirs != prompt.input_ids.tolist():
             count = len(theirs) if isinstance(theirs, list) else 0

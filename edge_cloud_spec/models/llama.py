@@ -276,7 +276,7 @@ class LlamaSession:
     @property
     def session(self) -> LlamaSession:
         """Returns itself once the prompt is read; ValueError before."""
-        if self._row is None and not self.length:
+        if self._row is None and len(self._rows) == self.prompt_rows:
             raise ValueError("the prompt is not read yet")
         return self
 
@@ -292,11 +292,6 @@ class LlamaSession:
     def tokens(self) -> tuple[int, ...]:
         """The prefix after the prompt."""
         return tuple(token for token, _ in self._rows[self.prompt_rows :])
-
-    @property
-    def length(self) -> int:
-        """The number of tokens in the prefix after the prompt."""
-        return len(self._rows) - self.prompt_rows
 
     @property
     def pending_rows(self) -> int:
