@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import io
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -27,12 +25,12 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from ..decoding.draft import MAX_DRAFTED, Draft
+from ..decoding.draft import Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
 from ..errors import UserError, refuse
-from ..models.image import picture_of, picture_spans
+from ..models.image import picture_of
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
@@ -47,13 +45,11 @@ from .model_thread.model_runner import (
 from .model_thread.sessions import HeldSession
 from .model_thread.target_session import NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
+from .vllm_session import STREAM_TOKENS, TokenStream, VllmSession
 
 # Largest vocabulary whose whole distributions are requested: 80 bytes of JSON per token.
 MAX_ROW = 8192
 MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token is requested first
-# While the target generates without drafts: tokens of one streamed request, and by how many it may
-# be ahead of the session, whose robot may have gone.
-STREAM_TOKENS, AHEAD_TOKENS = 1024, 32
 HITS = "vllm:prefix_cache_hits_total"  # tokens that its prefix cache has served
 DRAFTS = "vllm:spec_decode_num_drafts_total"  # of its own; there if it speculates
 # After these times the server is asked again who it is: before a request, and after replies.
@@ -78,108 +74,6 @@ class Node:
 
     path: tuple[int, ...] = ()
     adjustment: Adjustment = UNADJUSTED
-
-
-class TokenStream:
-    """The target's own tokens after a prefix, by one streamed request, so that a server which
-    speculates by itself does so; belongs to the client's event loop.
-
-    ``length``: tokens of the answer, with those that were taken. ``began_s``: monotonic time, s;
-    from then on one process of the server says them all.
-    """
-
-    def __init__(self, length: int, replies: Awaitable[AsyncGenerator[VllmReply, None]]) -> None:
-        self.length, self.began_s = length, time.monotonic()
-        self._tokens: list[int] = []
-        self._news = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._reading = asyncio.ensure_future(self._read(replies))
-
-    async def take(self) -> list[int]:
-        """The tokens that have arrived, once there are some; none: the stream has ended.
-
-        Raises UserError, or errors of the ``openai`` package.
-        """
-        await self._news.wait()
-        taken, self._tokens = self._tokens[: MAX_DRAFTED + 1], self._tokens[MAX_DRAFTED + 1 :]
-        if not taken:
-            self._reading.result()
-        if not (self._tokens or self._reading.done()):
-            self._news.clear()
-        self.length += len(taken)
-        return taken
-
-    def cancel(self) -> None:
-        """Close the connection, so that the server stops; from any thread."""
-        self._loop.call_soon_threadsafe(self._reading.cancel)
-
-    async def _read(self, asked: Awaitable[AsyncGenerator[VllmReply, None]]) -> None:
-        try:
-            async with aclosing(await asked) as replies:
-                async for reply in replies:
-                    self._tokens += reply.tokens(STREAM_TOKENS, least=0)
-                    if self._tokens:
-                        self._news.set()
-                    if len(self._tokens) > AHEAD_TOKENS:
-                        return
-        finally:
-            self._news.set()
-
-
-class VllmSession(TargetSession):
-    """The verified tokens of one decode; the server keeps everything else."""
-
-    def __init__(self, opening: Open, prompt: Prompt, image_id: int, salt: str) -> None:
-        """salt: separates the server's caches by credential."""
-        self.opening, self.prompt = opening, prompt
-        ids = prompt.input_ids
-        # The server takes one image token for each whole picture.
-        spans = picture_spans(ids, image_id)
-        rest = [row for start, end in spans for row in range(start + 1, end)]
-        self.prompt_ids: list[int] = np.delete(ids, rest).tolist()
-        self.tokens = opening.verified
-        # Restricts the session to cache entries of the same credential.
-        self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
-        # A name is all that its cache goes by: it must not fit a picture of another size.
-        self.pictures = [
-            "-".join([self.salt, image.digest.hex(), *map(str, image.grid)])
-            for image in prompt.images
-        ]
-        self.scored = Draft(())  # what the next verdict is about
-        self._round: tuple[Draft, Future[list[Any]]] | None = None
-        self.first: Future[Any] = Future()
-        self.stream: TokenStream | None = None  # of the target's own tokens, under way
-
-    def commit(self, path: Sequence[int]) -> None:
-        """Append these nodes of the last draft to the verified prefix."""
-        self.tokens += tuple(self.scored.tokens[node] for node in path)
-        self.scored = Draft(())
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append verified tokens to the prefix."""
-        self.tokens += tuple(tokens)
-
-    def evict(self) -> None:
-        """Cancel the open requests, so that the server stops."""
-        self.first.cancel()
-        self.cut()
-        if self._round is not None:
-            self._round[1].cancel()
-
-    def cut(self) -> None:
-        """End the stream of the target's own tokens."""
-        if self.stream is not None:
-            self.stream.cancel()
-
-    def score(self, draft: Draft, begin: Callable[[], Future[list[Any]]]) -> list[Any] | None:
-        """The replies for the prefix and a draft's nodes; None until all have arrived."""
-        if self._round is None or self._round[0] is not draft:
-            self._round = (draft, begin())
-        replies = self._round[1]
-        if not replies.done():
-            return None
-        self._round, self.scored = None, draft
-        return replies.result()
 
 
 class VllmModels(ModelRunner):

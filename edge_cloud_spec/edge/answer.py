@@ -8,12 +8,7 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
 from ..decoding.noise import Purpose
 from ..decoding.random_source import RandomSource
-from ..decoding.split import (
-    SparseResidual,
-    Split,
-    resample,
-    residual_error,
-)
+from ..decoding.split import SparseResidual, Split, resample, residual_error
 from ..decoding.token_distribution import TokenDistribution
 from ..decoding.verified_answer import VerifiedAnswer
 from ..errors import first_mistake
