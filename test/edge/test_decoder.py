@@ -92,7 +92,7 @@ def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
 
 def test_the_clouds_own_specification_is_taken_and_what_was_made_by_another_is_void() -> None:
     robot = started(spec=OLD)
-    play(robot, (0.0, OLD_PROMPT))
+    play(robot, (0.0, OLD_PROMPT), (0.0, Prefilled()))
     late = drafted(robot, (4,), (3, 4))
     play(
         robot,

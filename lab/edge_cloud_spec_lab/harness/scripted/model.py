@@ -218,7 +218,7 @@ class FakeVlm:
 class ScriptedSession:
     """The interface of `session.Session` over a scripted model; it has no cache to lose."""
 
-    cache = ()  # there is none that could be evicted
+    cache: Any = ()  # there is none that could be evicted
     waits = False
 
     def __init__(self, model: FakeVlm, state: State, computed: int = 0) -> None:
