@@ -101,11 +101,11 @@ class KeyValueCache(Held):
         self.recurrent: RecurrentState | None = None
         if layout.recurrent is not None:
             self.recurrent = RecurrentState(layout.recurrent, nodes, memory)
-            self.beside.append(self.recurrent)
+            self._beside.append(self.recurrent)
         try:
             self._take(rows)
         except MemoryFull:
-            for each in self.beside:
+            for each in self._beside:
                 each.release()
             raise
 
