@@ -73,12 +73,13 @@ class Draft(TokenTree):
 
 def check_draft(draft: Draft, vocabulary: int) -> None:
     """Raise BadDraft if a draft cannot be verified with a vocabulary of this size."""
+    not_a_tree = draft.error
     outside = next((token for token in draft.tokens if not 0 <= token < vocabulary), None)
     refuse(
         (not len(draft), "a draft has at least one token"),
         (len(draft) > MAX_NODES, f"a draft has at most {MAX_NODES} tokens, not {len(draft)}"),
         (outside is not None, f"token {outside} is outside the vocabulary of {vocabulary}"),
-        (draft.error, draft.error),
+        (not_a_tree, not_a_tree),
         (
             not 0 <= draft.looked_up <= len(draft),
             f"{len(draft)} tokens, of which {draft.looked_up} were looked up",
