@@ -20,7 +20,6 @@ from helpers.edge_decoder import OPENED, verdict
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.decode_loop import MAX_MESSAGES_BEFORE_PASS
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import (
     FLOODED,
@@ -31,7 +30,7 @@ from edge_cloud_spec.edge.events import (
     Inbox,
     Item,
 )
-from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
+from edge_cloud_spec.edge.runner import MAX_MESSAGES_BEFORE_PASS, DecodeRunner, Outcome
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.frames import ServerFrame
