@@ -52,9 +52,13 @@ class UserError(Exception):
 
 def refuse(*mistakes: tuple[object, str], error: Callable[[str], Exception] = UserError) -> None:
     """Raise the error for the first mistake that is made; each is whether it is, and the text."""
-    for is_made, text in mistakes:
-        if is_made:
-            raise error(text)
+    if text := first_mistake(*mistakes):
+        raise error(text)
+
+
+def first_mistake(*mistakes: tuple[object, str]) -> str:
+    """The text of the first mistake that is made; empty: none is."""
+    return next((text for is_made, text in mistakes if is_made), "")
 
 
 class MemoryFull(Exception):

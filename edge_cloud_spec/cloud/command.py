@@ -172,10 +172,7 @@ def run_serve(args: argparse.Namespace) -> int:
     check_free(server.address)  # before the models are loaded, too
     if settings.fleet.replicas:
         return _serve_fleet(settings)
-    bound_memory()
-    worker = make_worker(settings)
-    gc.freeze()  # what was loaded stays: no collection of garbage, a pause for all, goes over it
-    serve(worker, server, lambda address: print(f"serving on {address}", flush=True))
+    serve(make_worker(settings), server, lambda address: print(f"serving on {address}", flush=True))
     return 0
 
 
@@ -201,14 +198,20 @@ def _serve_fleet(settings: ServeSettings) -> int:
 
 
 def make_worker(settings: ServeSettings) -> Worker:
-    """Build the worker and load its models."""
-    models = settings.models
-    if settings.on_openai:
-        return _make_remote(settings)
-    if settings.on_vllm:
-        return _make_vllm(settings)
+    """Build the worker and load its models, in the process that serves it: this one, or a
+    replica's."""
+    bound_memory()
+    make = _make_remote if settings.on_openai else _make_vllm if settings.on_vllm else _make_local
+    worker = make(settings)
+    gc.freeze()  # what was loaded stays: no collection of garbage, a pause for all, goes over it
+    return worker
+
+
+def _make_local(settings: ServeSettings) -> Worker:
+    """Make the worker for a target in this process."""
     from ..models.checkpoint import checkpoint_directory
 
+    models = settings.models
     checkpoint_directory(models.target)  # a wrong option costs no time: before torch is imported
     options = models.load_options
     own, check = models.generation_config, not models.no_check
@@ -216,7 +219,7 @@ def make_worker(settings: ServeSettings) -> Worker:
         from ..models.draft_head import DraftHead
         from ..models.exits import Exits
         from ..models.load import load
-        from ..models.load_check import first_request
+        from ..models.processor import first_request
 
         target = load(models.target, **options, generation_config=own, check=check)
     drafter = head = None

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import io
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -27,12 +25,12 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from ..decoding.draft import MAX_DRAFTED, Draft
+from ..decoding.draft import Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
-from ..errors import UserError
-from ..models.image import picture_of, picture_spans
+from ..errors import UserError, refuse
+from ..models.image import picture_of
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
@@ -47,13 +45,11 @@ from .model_thread.model_runner import (
 from .model_thread.sessions import HeldSession
 from .model_thread.target_session import NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
+from .vllm_session import STREAM_TOKENS, TokenStream, VllmSession
 
 # Largest vocabulary whose whole distributions are requested: 80 bytes of JSON per token.
 MAX_ROW = 8192
 MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token is requested first
-# While the target generates without drafts: tokens of one streamed request, and by how many it may
-# be ahead of the session, whose robot may have gone.
-STREAM_TOKENS, AHEAD_TOKENS = 1024, 32
 HITS = "vllm:prefix_cache_hits_total"  # tokens that its prefix cache has served
 DRAFTS = "vllm:spec_decode_num_drafts_total"  # of its own; there if it speculates
 # After these times the server is asked again who it is: before a request, and after replies.
@@ -80,108 +76,6 @@ class Node:
     adjustment: Adjustment = UNADJUSTED
 
 
-class TokenStream:
-    """The target's own tokens after a prefix, by one streamed request, so that a server which
-    speculates by itself does so; belongs to the client's event loop.
-
-    ``length``: tokens of the answer, with those that were taken. ``began_s``: monotonic time, s;
-    from then on one process of the server says them all.
-    """
-
-    def __init__(self, length: int, replies: Awaitable[AsyncGenerator[VllmReply, None]]) -> None:
-        self.length, self.began_s = length, time.monotonic()
-        self._tokens: list[int] = []
-        self._news = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._reading = asyncio.ensure_future(self._read(replies))
-
-    async def take(self) -> list[int]:
-        """The tokens that have arrived, once there are some; none: the stream has ended.
-
-        Raises UserError, or errors of the ``openai`` package.
-        """
-        await self._news.wait()
-        taken, self._tokens = self._tokens[: MAX_DRAFTED + 1], self._tokens[MAX_DRAFTED + 1 :]
-        if not taken:
-            self._reading.result()
-        if not (self._tokens or self._reading.done()):
-            self._news.clear()
-        self.length += len(taken)
-        return taken
-
-    def cancel(self) -> None:
-        """Close the connection, so that the server stops; from any thread."""
-        self._loop.call_soon_threadsafe(self._reading.cancel)
-
-    async def _read(self, asked: Awaitable[AsyncGenerator[VllmReply, None]]) -> None:
-        try:
-            async with aclosing(await asked) as replies:
-                async for reply in replies:
-                    self._tokens += reply.tokens(STREAM_TOKENS, least=0)
-                    if self._tokens:
-                        self._news.set()
-                    if len(self._tokens) > AHEAD_TOKENS:
-                        return
-        finally:
-            self._news.set()
-
-
-class VllmSession(TargetSession):
-    """The verified tokens of one decode; the server keeps everything else."""
-
-    def __init__(self, opening: Open, prompt: Prompt, image_id: int, salt: str) -> None:
-        """salt: separates the server's caches by credential."""
-        self.opening, self.prompt = opening, prompt
-        ids = prompt.input_ids
-        # The server takes one image token for each whole picture.
-        spans = picture_spans(ids, image_id)
-        rest = [row for start, end in spans for row in range(start + 1, end)]
-        self.prompt_ids: list[int] = np.delete(ids, rest).tolist()
-        self.tokens = opening.verified
-        # Restricts the session to cache entries of the same credential.
-        self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
-        # A name is all that its cache goes by: it must not fit a picture of another size.
-        self.pictures = [
-            "-".join([self.salt, image.digest.hex(), *map(str, image.grid)])
-            for image in prompt.images
-        ]
-        self.scored = Draft(())  # what the next verdict is about
-        self._round: tuple[Draft, Future[list[Any]]] | None = None
-        self.first: Future[Any] = Future()
-        self.stream: TokenStream | None = None  # of the target's own tokens, under way
-
-    def commit(self, path: Sequence[int]) -> None:
-        """Append these nodes of the last draft to the verified prefix."""
-        self.tokens += tuple(self.scored.tokens[node] for node in path)
-        self.scored = Draft(())
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append verified tokens to the prefix."""
-        self.tokens += tuple(tokens)
-
-    def evict(self) -> None:
-        """Cancel the open requests, so that the server stops."""
-        self.first.cancel()
-        self.cut()
-        if self._round is not None:
-            self._round[1].cancel()
-
-    def cut(self) -> None:
-        """End the stream of the target's own tokens."""
-        if self.stream is not None:
-            self.stream.cancel()
-
-    def score(self, draft: Draft, begin: Callable[[], Future[list[Any]]]) -> list[Any] | None:
-        """The replies for the prefix and a draft's nodes; None until all have arrived."""
-        if self._round is None or self._round[0] is not draft:
-            self._round = (draft, begin())
-        replies = self._round[1]
-        if not replies.done():
-            return None
-        self._round, self.scored = None, draft
-        return replies.result()
-
-
 class VllmModels(ModelRunner):
     """A ``ModelRunner`` for a target on vLLM; it runs a processor only."""
 
@@ -206,22 +100,24 @@ class VllmModels(ModelRunner):
     def check(self, opening: Open) -> None:
         """Raise UserError if this server cannot serve the request."""
         refuse_log_probs(opening, "on vLLM")
-        if opening.rule == "rejection" and not self.rows:
-            raise UserError(
+        remedy = (
+            "; it has no logits processors, as it speculates by itself"
+            if self._speculates
+            else ", or start it with --logits-processors "
+            "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
+        )
+        refuse(
+            (
+                opening.rule == "rejection" and not self.rows,
                 f"this verifier's target is on vLLM, which tells whole distributions of at most "
-                f"{MAX_ROW} tokens: take rule greedy or coupled"
-            )
-        if opening.rule != "greedy" and not (self.rows or self._samples):
-            remedy = (
-                "; it has no logits processors, as it speculates by itself"
-                if self._speculates
-                else ", or start it with --logits-processors "
-                "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
-            )
-            raise UserError(
+                f"{MAX_ROW} tokens: take rule greedy or coupled",
+            ),
+            (
+                opening.rule != "greedy" and not (self.rows or self._samples),
                 "this verifier's vLLM does not sample as rule coupled does: take rule greedy"
-                + remedy
-            )
+                + remedy,
+            ),
+        )
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt) -> TargetSession:
@@ -229,7 +125,7 @@ class VllmModels(ModelRunner):
         self._check_length(len(prompt.input_ids))
         self._check_text(opening.verified)
         session = VllmSession(opening, prompt, self.target.image_id, prompt.owner)
-        first = partial(self.ask, session, Node(), with_picture=True)
+        first = partial(self.ask, session, Node(), shown=1)
         session.first = self.server.submit(self._of_the_same(first))
         return session
 
@@ -384,18 +280,18 @@ class VllmModels(ModelRunner):
         node: Node,
         free: Any = None,
         *,
-        with_picture: bool = False,
+        shown: int = 0,
     ) -> Any:
         """Ask for the logits after a node if the rule needs them, else for the token.
 
-        free: that result with no token excluded, if it is known already.
+        free: that result with no token excluded, if it is known already. shown: see ``_sent``.
         """
         if self._wants_rows(session.opening):
             pictures = [each for each in self.target.picture_ids if each < self.spec.vocabulary]
             if not {*pictures}.isdisjoint(node.path):
                 return np.zeros(self.spec.vocabulary, np.float32)  # of a node that is not accepted
             if free is None:
-                reply = await self._reply(session, node.path, {"logprobs": -1}, with_picture)
+                reply = await self._reply(session, node.path, {"logprobs": -1}, shown)
                 free = reply.row(self.spec.vocabulary)
                 free[pictures] = -np.inf
             return free
@@ -406,14 +302,14 @@ class VllmModels(ModelRunner):
                 return allowed[0]
         few = allowed is not None and (len(allowed) <= MAX_ALLOWED or self._cuts(policy))
         if free is None and not few:
-            free = await self._token(session, node.path, policy, None, with_picture)
+            free = await self._token(session, node.path, policy, None, shown)
         # The winner among all tokens also wins among the allowed ones, if it is one of them.
         is_known = free is not None and free < self.spec.vocabulary
         if is_known and (mask is None or mask[free]):
             return free
         if allowed is None:
             allowed = list(range(self.spec.vocabulary))
-        return await self._token(session, node.path, policy, allowed, with_picture)
+        return await self._token(session, node.path, policy, allowed, shown)
 
     async def _token(
         self,
@@ -421,12 +317,12 @@ class VllmModels(ModelRunner):
         path: tuple[int, ...],
         policy: SamplingPolicy,
         allowed: Sequence[int] | None,
-        with_picture: bool = False,
+        shown: int = 0,
     ) -> int:
         asked = self._rule(session, path, policy)
         if allowed is not None:
             asked["allowed_token_ids"] = allowed
-        reply = await self._reply(session, path, asked, with_picture)
+        reply = await self._reply(session, path, asked, shown)
         [token] = reply.tokens()
         if allowed is not None and token not in allowed:
             raise reply.nonsense("says a token that it may not")
@@ -455,11 +351,10 @@ class VllmModels(ModelRunner):
         session: VllmSession,
         path: tuple[int, ...],
         parameters: dict[str, Any],
-        with_picture: bool = False,
+        shown: int = 0,
         **more: Any,
     ) -> VllmReply:
         """The reply to one request, as ``_sent`` sends it."""
-        shown = 1 if with_picture else 0
         return await self._sent(self.server.generate, session, path, parameters, shown, **more)
 
     async def _sent(
@@ -577,7 +472,7 @@ class VllmModels(ModelRunner):
         # A new name, so that no earlier probe is in the cache.
         salt, image_id = secrets.token_hex(8), self.target.image_id
         session = VllmSession(opening, prompt, image_id, salt)
-        reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
+        reply = await self._reply(session, (), {}, shown=1, return_token_ids=True)
         theirs = reply.content.get("prompt_token_ids")
         if theirs != prompt.input_ids.tolist():
             count = len(theirs) if isinstance(theirs, list) else 0

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..errors import refuse
 from .token_distribution import TokenDistribution
 from .token_tree import TokenTree
 
@@ -72,17 +73,19 @@ class Draft(TokenTree):
 
 def check_draft(draft: Draft, vocabulary: int) -> None:
     """Raise BadDraft if a draft cannot be verified with a vocabulary of this size."""
-    if not len(draft):
-        raise BadDraft("a draft has at least one token")
-    if len(draft) > MAX_NODES:
-        raise BadDraft(f"a draft has at most {MAX_NODES} tokens, not {len(draft)}")
-    for token in draft.tokens:
-        if not 0 <= token < vocabulary:
-            raise BadDraft(f"token {token} is outside the vocabulary of {vocabulary}")
-    if draft.error:
-        raise BadDraft(draft.error)
-    if not 0 <= draft.looked_up <= len(draft):
-        raise BadDraft(f"{len(draft)} tokens, of which {draft.looked_up} were looked up")
+    not_a_tree = draft.error
+    outside = next((token for token in draft.tokens if not 0 <= token < vocabulary), None)
+    refuse(
+        (not len(draft), "a draft has at least one token"),
+        (len(draft) > MAX_NODES, f"a draft has at most {MAX_NODES} tokens, not {len(draft)}"),
+        (outside is not None, f"token {outside} is outside the vocabulary of {vocabulary}"),
+        (not_a_tree, not_a_tree),
+        (
+            not 0 <= draft.looked_up <= len(draft),
+            f"{len(draft)} tokens, of which {draft.looked_up} were looked up",
+        ),
+        error=BadDraft,
+    )
     _check_q(draft, vocabulary)
 
 

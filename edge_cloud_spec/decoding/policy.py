@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError
+from ..errors import refuse
 
 MAX_GRAMMAR = 4096  # characters
 
@@ -31,22 +31,20 @@ class SamplingPolicy:
             self, "temperature", float(self.temperature)
         )  # so that 0 and 0.0 give the same hash
         object.__setattr__(self, "top_p", float(self.top_p))
-        rules = (
+        refuse(
             (
-                0 <= self.temperature <= 100,
+                not 0 <= self.temperature <= 100,
                 f"temperature must be between 0 and 100, not {self.temperature}",
             ),
-            (self.top_k >= 0, f"top_k must be 0 (keep all) or more, not {self.top_k}"),
-            (0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, not {self.top_p}"),
-            (0 <= self.seed < 2**64, f"seed must be a number of 64 bits, not {self.seed}"),
+            (self.top_k < 0, f"top_k must be 0 (keep all) or more, not {self.top_k}"),
+            (not 0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, not {self.top_p}"),
+            (not 0 <= self.seed < 2**64, f"seed must be a number of 64 bits, not {self.seed}"),
             (
-                len(self.grammar) <= MAX_GRAMMAR,
+                len(self.grammar) > MAX_GRAMMAR,
                 f"a grammar has at most {MAX_GRAMMAR} characters, not {len(self.grammar)}",
             ),
+            error=ValueError,
         )
-        for is_right, text in rules:
-            if not is_right:
-                raise ValueError(text)
 
 
 GREEDY = SamplingPolicy()
@@ -104,13 +102,14 @@ RULES = ("greedy", "coupled", "rejection")
 
 def check_rule(rule: str, temperature: float) -> None:
     """Raise UserError for an unknown rule, or one that excludes this temperature."""
-    if rule not in RULES:
-        raise UserError(f"rule must be {', '.join(RULES[:-1])} or {RULES[-1]}, not {rule!r}")
-    if (rule == "greedy") != (temperature == 0):
-        raise UserError(
+    refuse(
+        (rule not in RULES, f"rule must be {', '.join(RULES[:-1])} or {RULES[-1]}, not {rule!r}"),
+        (
+            (rule == "greedy") != (temperature == 0),
             "rule greedy goes with temperature 0, coupled and rejection with one above 0; "
-            f"got {rule} at {temperature:g}"
-        )
+            f"got {rule} at {temperature:g}",
+        ),
+    )
 
 
 def temperature_of(rule: str, sampling: float) -> float:

@@ -181,14 +181,6 @@ def resample(
             return target.residual(draft).draw(random_source, Purpose.RESIDUAL, position, trial)
 
 
-def resample_from(
-    target: TokenDistribution, draft: TokenDistribution, position: int, random_source: RandomSource
-) -> int:
-    """The recovered token, drawn from P's residual: P is dense (DSSD) or its ``top_k``
-    (PicoSpec)."""
-    return target.residual(draft).draw(random_source, Purpose.RESIDUAL, position)
-
-
 def _outside(target: TokenDistribution, top: NDArray[np.int64]) -> TokenDistribution:
     """P without its largest tokens."""
     kept = target.shares.copy()

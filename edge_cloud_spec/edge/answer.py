@@ -6,17 +6,12 @@ from dataclasses import dataclass, replace
 
 from ..decoding.digest import PrefixDigest
 from ..decoding.draft import Draft
+from ..decoding.noise import Purpose
 from ..decoding.random_source import RandomSource
-from ..decoding.split import (
-    SparseResidual,
-    Split,
-    fallback_error,
-    resample,
-    resample_from,
-    residual_error,
-)
+from ..decoding.split import SparseResidual, Split, resample, residual_error
 from ..decoding.token_distribution import TokenDistribution
 from ..decoding.verified_answer import VerifiedAnswer
+from ..errors import first_mistake
 from ..wire.messages import (
     ANSWER,
     CANDIDATES,
@@ -39,13 +34,20 @@ def verdict_error(answer: VerifiedAnswer, verdict: Verdict, tokens: Prefix | Non
     """
     if tokens is None:
         return "the cloud accepted tokens that were not drafted"
-    if not (tokens or verdict.finish or verdict.residual):
-        return "the cloud's verdict settles nothing"
-    if any(token >= answer.vocabulary for token in tokens):
-        return f"the cloud said a token outside the vocabulary of {answer.vocabulary}"
-    if len(tokens) > answer.room:
-        return "the cloud said more tokens than the answer has room for"
-    return ""
+    return first_mistake(
+        (
+            not (tokens or verdict.finish or verdict.residual),
+            "the cloud's verdict settles nothing",
+        ),
+        (
+            any(token >= answer.vocabulary for token in tokens),
+            f"the cloud said a token outside the vocabulary of {answer.vocabulary}",
+        ),
+        (
+            len(tokens) > answer.room,
+            "the cloud said more tokens than the answer has room for",
+        ),
+    )
 
 
 def log_probs_error(opening: Open, verdict: Verdict, tokens: Prefix) -> str:
@@ -143,11 +145,11 @@ class Resampler:
             return None  # a repeated verdict on another draft
         return Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
-    def error(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:
-        """Why this verdict's residual does not fit the draft; empty if it does."""
+    def error(self, verdict: Verdict, rejection: Rejection | None, vocabulary: int) -> str:
+        """Why this verdict's residual, with its ``rejection``, does not fit the draft; empty if it
+        does."""
         if verdict.residual is None:
             return ""
-        rejection = self.rejection(verdict, drawn)
         settled = verdict.token is not None or bool(verdict.finish)
         if rejection is None or self._split is None or settled:
             return "the cloud wants us to resample what was not drawn, or is settled"
@@ -160,10 +162,4 @@ class Resampler:
         target, row, random_source = rejection.residual, rejection.row, self._random_source
         if isinstance(target, SparseResidual):
             return resample(target, row, position, random_source, dense)
-        return resample_from(target, row, position, random_source)
-
-
-def dense_row_error(rejection: Rejection, dense: TokenDistribution, vocabulary: int) -> str:
-    """Why this cannot be the dense P of a rejection; empty if it can."""
-    assert isinstance(rejection.residual, SparseResidual)
-    return fallback_error(dense, rejection.residual, rejection.row, vocabulary)
+        return target.residual(row).draw(random_source, Purpose.RESIDUAL, position)

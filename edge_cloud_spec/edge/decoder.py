@@ -233,10 +233,7 @@ class EdgeDecoder:
             if self._is_anew:  # verdicts may have been dropped meanwhile
                 effects = self._rounds.resume()
             effects = [*effects, *self._rounds.follow(now)]
-        ended = any(isinstance(effect, Finish) for effect in effects)
-        if ended or not prompt.prefilled:
-            return effects
-        return [*effects, *self._rounds.on_prompt_read(now)]
+        return effects
 
     def _compare_bases(self) -> list[Effect]:
         """End the decode if both sides have made their prompt and they differ."""

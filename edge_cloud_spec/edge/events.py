@@ -29,8 +29,8 @@ FLOODED = Fault(
 class PromptReady:
     """The robot has made the prompt. ``digest`` identifies it, ``spec_digest`` its specification.
 
-    Tokens are below ``vocabulary`` (by default, all that fit in 32 bits). ``prefilled``: the draft
-    model has read the prompt; if not, a ``Prefilled`` event follows.
+    Tokens are below ``vocabulary`` (by default, all that fit in 32 bits). A ``Prefilled`` event
+    follows once the draft model has read the prompt.
     """
 
     digest: bytes
@@ -38,7 +38,6 @@ class PromptReady:
     end_tokens: tuple[int, ...]
     max_tokens: int
     vocabulary: int = 2**32
-    prefilled: bool = True
 
 
 @dataclass(frozen=True)

@@ -249,11 +249,6 @@ class Stopwatch:
         """Start a round at ``now``; ``ready``: its draft is finished already."""
         self.start, self.draft_s, self.waited = now, 0.0, not ready
 
-    def begin_generated(self, now: float) -> None:
-        """Start a round in which the server generates: there is no request."""
-        self.begin(now, ready=True)
-        self.sent = now
-
     def round(
         self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
     ) -> Round:

@@ -17,6 +17,7 @@ from ..decoding.preset import STOP_AND_WAIT, Preset
 from ..decoding.propose import FinishedDraft
 from ..decoding.random_source import RandomSource
 from ..decoding.shape import chain
+from ..decoding.split import SparseResidual, fallback_error
 from ..decoding.token_distribution import TokenDistribution
 from ..decoding.transitions import Transitions, follow_table
 from ..decoding.verified_answer import VerifiedAnswer
@@ -39,7 +40,6 @@ from .answer import (
     Prefix,
     Rejection,
     Resampler,
-    dense_row_error,
     log_probs_error,
     row_request,
     settled_by,
@@ -321,7 +321,8 @@ class Rounds:
             return self._on_divergence(now)  # on an unknown draft
         drawn = None if request is None else request.drawn
         error = verdict_error(answer, verdict, tokens)
-        error = error or self._resampler.error(verdict, drawn, answer.vocabulary)
+        rejection = None if error else self._resampler.rejection(verdict, drawn)
+        error = error or self._resampler.error(verdict, rejection, answer.vocabulary)
         if tokens is None or error:
             return self.close(Code.BAD_VERDICT, f"{error}; the cloud's version may differ")
         if error := log_probs_error(self._opening, verdict, tokens):
@@ -332,7 +333,6 @@ class Rounds:
         before = len(answer.tokens)
         self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
         self._measure(verdict, tokens, now)
-        rejection = self._resampler.rejection(verdict, drawn)
         answer.extend(tokens)
         self._answered()
         emitted: list[Effect] = []
@@ -473,7 +473,9 @@ class Rounds:
         if rejection is None or message.base != rejection.base:
             self._stats.stale += 1
             return []
-        error = dense_row_error(rejection, message.row, self.answer.vocabulary)
+        assert isinstance(rejection.residual, SparseResidual)
+        vocabulary = self.answer.vocabulary
+        error = fallback_error(message.row, rejection.residual, rejection.row, vocabulary)
         if error:
             return self.close(Code.BAD_ROW, f"{error}; the cloud's version may differ")
         self._answered()
@@ -594,7 +596,8 @@ class Rounds:
 
     def _let_generate(self, now: float) -> list[Effect]:
         """After a verdict on server generation: await the next, or draft as planned."""
-        self._stopwatch.begin_generated(now)
+        self._stopwatch.begin(now, ready=True)
+        self._stopwatch.sent = now
         self._heard_at = now - self._measures.one_way.value
         self._await_generated(now)
         drafts = self.mode is Mode.FOLLOWING or self._planner.rests

@@ -399,12 +399,7 @@ class DecodeLoop:
         except (UserError, ValueError) as error:
             return Unusable(str(error))
         return PromptReady(
-            prompt.digest,
-            spec_digest(data),
-            spec.end_ids,
-            spec.max_tokens,
-            spec.vocabulary,
-            prefilled=False,
+            prompt.digest, spec_digest(data), spec.end_ids, spec.max_tokens, spec.vocabulary
         )
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..decoding.digest import common_prefix
 from ..errors import MemoryFull
-from .kv_memory import MB, Held, KvBuffer, KvHolder, KvMemory
+from .kv_memory import MB, Held, KvBuffer, KvMemory
 from .recurrent import RecurrentLayout, RecurrentState
 
 CAPACITY_STEP_ROWS = 128  # rows; capacities are multiples of it
@@ -101,11 +101,12 @@ class KeyValueCache(Held):
         self.recurrent: RecurrentState | None = None
         if layout.recurrent is not None:
             self.recurrent = RecurrentState(layout.recurrent, nodes, memory)
+            self._beside.append(self.recurrent)
         try:
             self._take(rows)
         except MemoryFull:
-            if self.recurrent is not None:
-                self.recurrent.release()
+            for each in self._beside:
+                each.release()
             raise
 
     def _take(self, rows: int) -> None:
@@ -166,29 +167,6 @@ class KeyValueCache(Held):
     def rows(self, start: int, end: int) -> Tensor:
         """A view [layers, 2, kv_heads, end - start, head_dim] of these rows."""
         return self.buffers[0][:, :, :, start:end]
-
-    @property
-    def size(self) -> int:
-        """As ``Held``, of both."""
-        return super().size + (0 if self.recurrent is None else self.recurrent.size)
-
-    def keep_for(self, holder: KvHolder) -> None:
-        """As ``Held``, of both."""
-        super().keep_for(holder)
-        if self.recurrent is not None:
-            self.recurrent.keep_for(holder)
-
-    def touch(self) -> None:
-        """As ``Held``, of both."""
-        super().touch()
-        if self.recurrent is not None:
-            self.recurrent.touch()
-
-    def release(self) -> None:
-        """As ``Held``, of both."""
-        super().release()
-        if self.recurrent is not None:
-            self.recurrent.release()
 
 
 SPARE_ROWS = 128  # extra rows that a new cache has beyond prompt and answer

@@ -166,30 +166,25 @@ def quiet_libraries(long: bool = False) -> Iterator[None]:
 def checkpoint_directory(name: str) -> Path:
     """The local directory of this name, or the Hugging Face hub's cached copy; raises UserError."""
     path = Path(name).expanduser()
-    if path.is_dir():
-        return _without_adapter(path)
-    if path.exists() or not _HUB_NAME.fullmatch(name):
+    if not path.is_dir():
+        if path.exists() or not _HUB_NAME.fullmatch(name):
+            raise UserError(
+                f"{name} is not a model directory: give a directory or a hub name owner/name"
+                + (" (a GGUF file can only draft)" if path.suffix == ".gguf" else "")
+            )
+        from huggingface_hub import snapshot_download
+
+        with library_errors(
+            f"there is no directory {name}, and the hub has not given it",
+            "check the name and the network, or download the model and give its directory",
+        ):
+            path = Path(snapshot_download(name, allow_patterns=list(_FILES)))
+    if (path / _ADAPTER).exists():
         raise UserError(
-            f"{name} is not a model directory: give a directory or a hub name owner/name"
-            + (" (a GGUF file can only draft)" if path.suffix == ".gguf" else "")
-        )
-    from huggingface_hub import snapshot_download
-
-    with library_errors(
-        f"there is no directory {name}, and the hub has not given it",
-        "check the name and the network, or download the model and give its directory",
-    ):
-        path = Path(snapshot_download(name, allow_patterns=list(_FILES)))
-    return _without_adapter(path)
-
-
-def _without_adapter(directory: Path) -> Path:
-    if (directory / _ADAPTER).exists():
-        raise UserError(
-            f"{directory} has an adapter ({_ADAPTER}), which is not applied: {MERGE_ADAPTER}; if "
+            f"{path} has an adapter ({_ADAPTER}), which is not applied: {MERGE_ADAPTER}; if "
             "it is merged already, remove that file"
         )
-    return directory
+    return path
 
 
 def check_fetched(path: Path) -> Path:

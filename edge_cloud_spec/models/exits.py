@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,30 +58,34 @@ class _Rows:
         self.chances, self.places = best.values.tolist(), best.indices.tolist()
 
 
-@dataclass(eq=False)
 class ExitPredictor:
     """Predicts the verdict of one pass; is the ``on_layer`` of ``Session.forward``.
 
-    It calls ``on_prediction`` whenever the predicted tokens change. layers: the numbers of layers
-    before each exit. ids: token ids [S] that exits may predict. logits: (layer, hidden [m, E]) ->
-    float32 [m, S]. position: of the first drafted token in the answer. first: logits [V] after the
-    prefix, if the pass leaves them out. open_at: the leaf after which another draft continues, so
-    that the verdict is open there. adjusted: how the logits of the whole vocabulary change.
+    It calls ``on_prediction`` whenever the predicted tokens change.
     """
 
-    layers: frozenset[int]
-    ids: NDArray[np.int64]
-    logits: Callable[[int, Tensor], Tensor]
-    draft: Draft
-    policy: SamplingPolicy
-    position: int
-    on_prediction: Callable[[ExitPrediction], None]
-    first: NDArray[np.float32] | None = None
-    end_tokens: frozenset[int] = frozenset()
-    open_at: int | None = None
-    adjusted: AdjustmentAfter | None = None
-    _noise: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by position
-    _reported: tuple[int | None, ...] | None = None
+    def __init__(
+        self,
+        exits: Exits,
+        draft: Draft,
+        policy: SamplingPolicy,
+        position: int,
+        on_prediction: Callable[[ExitPrediction], None],
+        *,
+        first: NDArray[np.float32] | None = None,
+        end_tokens: Iterable[int] = (),
+        open_at: int | None = None,
+        adjusted: AdjustmentAfter | None = None,
+    ) -> None:
+        """position: of the first drafted token in the answer. first: logits [V] after the prefix,
+        if the pass leaves them out. open_at: the leaf after which another draft continues, so that
+        the verdict is open there. adjusted: how the logits of the whole vocabulary change."""
+        self._exits, self._draft, self._policy = exits, draft, policy
+        self._position, self._on_prediction, self._first = position, on_prediction, first
+        self._ends, self._open_at, self._adjusted = frozenset(end_tokens), open_at, adjusted
+        self._ids, self._head = exits.over(draft.tokens)  # [S] that may be predicted, their rows
+        self._noise: dict[int, NDArray[np.float64]] = {}  # by position
+        self._reported: tuple[int | None, ...] | None = None
 
     def __call__(self, index: int, hidden: Tensor) -> None:
         """Called after the target's layer with this index.
@@ -90,20 +93,20 @@ class ExitPredictor:
         hidden: hidden rows [m, E] of the nodes, after the prefix's if the pass computes that.
         """
         layer = index + 1
-        if layer not in self.layers:
+        if layer not in self._exits.adapters:
             return
-        left_out = 1 + len(self.draft) - len(hidden)
-        if left_out and self.first is None:
+        left_out = 1 + len(self._draft) - len(hidden)
+        if left_out and self._first is None:
             return
-        prediction = self._predict(layer, self.logits(layer, hidden), left_out)
-        tokens = (*(self.draft.tokens[node] for node in prediction.path), prediction.token)
+        prediction = self._predict(layer, self._exits.logits(layer, hidden, self._head), left_out)
+        tokens = (*(self._draft.tokens[node] for node in prediction.path), prediction.token)
         if tokens != self._reported and prediction.confidence > 0:  # false for NaN
             self._reported = tokens
-            self.on_prediction(prediction)
+            self._on_prediction(prediction)
 
     def _scaled(self, logits: Tensor) -> Tensor:
         """Logits [m, S] of the policy's distribution, up to a factor at temperature 0."""
-        policy = self.policy
+        policy = self._policy
         if policy.temperature == 0:
             return logits
         if policy.top_k or policy.top_p < 1:
@@ -112,34 +115,36 @@ class ExitPredictor:
 
     def _predict(self, layer: int, logits: Tensor, left_out: int) -> ExitPrediction:
         """Follow the draft along the exit's tokens; ``logits`` [m, S]."""
-        every = _Rows(self._scaled(logits)) if self.adjusted is None else None
-        confidence, position = 1.0, self.position - 1
+        every = _Rows(self._scaled(logits)) if self._adjusted is None else None
+        confidence, position = 1.0, self._position - 1
 
         def token_after(node: int) -> int:
             nonlocal confidence, position
             position += 1
-            if node >= 0 and self.draft.tokens[node] in self.end_tokens:
+            if node >= 0 and self._draft.tokens[node] in self._ends:
                 return NO_TOKEN
             row = node + 1 - left_out
             if row < 0:
-                assert self.first is not None  # so the verdict's token is known here, not predicted
-                first = self.first if self.adjusted is None else self.adjusted(-1).of(self.first)
-                return coupled_token(first, self.policy, position)
+                first = self._first  # so the verdict's token is known here, not predicted
+                assert first is not None
+                if self._adjusted is not None:
+                    first = self._adjusted(-1).of(first)
+                return coupled_token(first, self._policy, position)
             rows = every
-            if self.adjusted is not None:
-                adjustment = self.adjusted(node)
+            if self._adjusted is not None:
+                adjustment = self._adjusted(node)
                 if adjustment.forced is not None:
                     return adjustment.forced
-                changed = adjusted_row(logits[row], adjustment.among(self.ids))
+                changed = adjusted_row(logits[row], adjustment.among(self._ids))
                 rows, row = _Rows(self._scaled(changed[None])), 0
             assert rows is not None
             chance, place = rows.chances[row], rows.places[row]
-            if self.policy.temperature > 0 and chance < CERTAIN:
+            if self._policy.temperature > 0 and chance < CERTAIN:
                 chance, place = self._with_noise(rows.scaled[row], position)
             confidence *= chance
-            return int(self.ids[place])
+            return int(self._ids[place])
 
-        taken = follow(self.draft, token_after, self.open_at)
+        taken = follow(self._draft, token_after, self._open_at)
         token = None if taken.token == NO_TOKEN else taken.token
         return ExitPrediction(layer, taken.path, token, confidence)
 
@@ -150,7 +155,7 @@ class ExitPredictor:
         argmax(log P + G) with the final pass's noise, as in ``coupled_token`` (cf. ``beliefs``).
         """
         if position not in self._noise:
-            self._noise[position] = gumbel(self.policy.seed, position, self.ids)
+            self._noise[position] = gumbel(self._policy.seed, position, self._ids)
         scores = scaled.cpu().numpy() + self._noise[position]
         place = int(scores.argmax())
         return float(1 / np.exp(scores - scores[place]).sum()), place
@@ -274,17 +279,14 @@ class Exits:
         """
         if rule == "rejection" or not len(draft):
             return None
-        ids, head = self.over(draft.tokens)
         return ExitPredictor(
-            layers=frozenset(self.adapters),
-            ids=ids,
-            logits=partial(self.logits, head=head),
-            draft=draft,
-            policy=policy,
-            position=position,
-            on_prediction=on_prediction,
+            self,
+            draft,
+            policy,
+            position,
+            on_prediction,
             first=first,
-            end_tokens=frozenset(end_tokens),
+            end_tokens=end_tokens,
             open_at=open_at,
             adjusted=adjusted,
         )

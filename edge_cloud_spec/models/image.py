@@ -52,10 +52,17 @@ class ImageSpec:
 
     def __post_init__(self) -> None:
         side = self.patch_size * self.merge_size
-        if min(self.patch_size, self.merge_size, self.temporal_patch_size) < 1:
-            raise ValueError(f"patch, merge and temporal patch size must be positive: {self}")
-        if not 0 < self.min_pixels <= self.max_pixels or self.max_pixels < side * side:
-            raise ValueError(f"pixels must obey 0 < min <= max, max >= {side * side}: {self}")
+        refuse(
+            (
+                min(self.patch_size, self.merge_size, self.temporal_patch_size) < 1,
+                f"patch, merge and temporal patch size must be positive: {self}",
+            ),
+            (
+                not 0 < self.min_pixels <= self.max_pixels or self.max_pixels < side * side,
+                f"pixels must obey 0 < min <= max, max >= {side * side}: {self}",
+            ),
+            error=ValueError,
+        )
 
     @property
     def max_frame_pixels(self) -> int:

@@ -129,13 +129,17 @@ class KvMemory:
 
 
 class Held:
-    """A buffer of one owner, who may take a larger one in its place, and gives it back at last."""
+    """A buffer of one owner, who may take a larger one in its place, and gives it back at last.
+
+    What its owner puts beside it goes the same way: it is used, evicted and given back with it.
+    """
 
     _held: KvBuffer
 
     def __init__(self, memory: KvMemory) -> None:
         self._memory = memory
         self._holder: KvHolder | None = None
+        self._beside: list[Held] = []
 
     def _hold(self, buffer: KvBuffer) -> None:
         """Have this buffer from now on; the one before is given back by who replaces it."""
@@ -146,18 +150,24 @@ class Held:
 
     @property
     def size(self) -> int:
-        """The buffer's bytes."""
-        return self._held.size
+        """The bytes of the buffer, and of what is beside it."""
+        return self._held.size + sum(each.size for each in self._beside)
 
     def release(self) -> None:
         """Give the buffer back; nothing in it may be used."""
         self._give()
+        for each in self._beside:
+            each.release()
 
     def keep_for(self, holder: KvHolder) -> None:
         """Register the holder that may evict this buffer from now on."""
         self._holder = holder
         self._memory.hold(self._held, holder)
+        for each in self._beside:
+            each.keep_for(holder)
 
     def touch(self) -> None:
         """Mark the buffer as used now."""
         self._memory.touch(self._held)
+        for each in self._beside:
+            each.touch()

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles, checkpoint_files, read_json, weights_digest
 from .drafter import OnLayer
@@ -276,7 +276,7 @@ class LlamaSession:
     @property
     def session(self) -> LlamaSession:
         """Returns itself once the prompt is read; ValueError before."""
-        if self._row is None and not self.length:
+        if self._row is None and len(self._rows) == self.prompt_rows:
             raise ValueError("the prompt is not read yet")
         return self
 
@@ -292,11 +292,6 @@ class LlamaSession:
     def tokens(self) -> tuple[int, ...]:
         """The prefix after the prompt."""
         return tuple(token for token, _ in self._rows[self.prompt_rows :])
-
-    @property
-    def length(self) -> int:
-        """The number of tokens in the prefix after the prompt."""
-        return len(self._rows) - self.prompt_rows
 
     @property
     def pending_rows(self) -> int:
@@ -503,13 +498,14 @@ def load_llama(
     device that llama.cpp was built for. Raises UserError.
     """
     path = Path(name).expanduser()
-    if not path.is_file():
-        raise UserError(f"{name} is not a file: give the path of a GGUF file")
-    if quantize != "none":
-        raise UserError(
+    refuse(
+        (not path.is_file(), f"{name} is not a file: give the path of a GGUF file"),
+        (
+            quantize != "none",
             f"quantize is {quantize!r}, and a GGUF file has its bits already: give the file of the "
-            "bits that you want, and none"
-        )
+            "bits that you want, and none",
+        ),
+    )
     directory = path.parent
     family = FAMILIES.get(str(read_json(directory, "config.json").get("model_type")))
     if family is not None and family.recurrent:

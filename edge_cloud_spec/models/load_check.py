@@ -13,28 +13,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError, library_errors
-from ..request import Picture, Request
 from .image import grid_of
 from .kv_memory import KvMemory
-from .processor import Processor
-from .prompt import Prompt, PromptSpec, logits_processors
+from .processor import SHOWN_PICTURE_PX, Processor, first_request
+from .prompt import Prompt, logits_processors
 from .vlm import Vlm
 
 COMPARED_TOKENS = 3  # of the answer that is compared
-SHOWN_PICTURE_PX = (96, 64)  # pixels, of the picture that the model is shown
-# Of others, of which only the patches are counted.
+# Of pictures of which only the patches are counted.
 COUNTED_PICTURES_PX = ((640, 480), (1280, 720), (4000, 3000))
 PIXELS_APART = 0.05  # the largest mean difference of pixel values
 REMEDY = "take all files as published, or another dtype, device or quantization"
 PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tuned from"
-
-
-def first_request(spec: PromptSpec) -> Request:
-    """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
-    picture, file = Image.linear_gradient("L").resize(SHOWN_PICTURE_PX), io.BytesIO()
-    Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
-    shown = [Picture.of(file.getvalue())] if spec.pictures else []
-    return spec.request(*shown, "find the door")
 
 
 def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:

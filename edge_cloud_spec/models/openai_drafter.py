@@ -6,7 +6,6 @@ so that its continuation is verified as a deterministic chain.
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +14,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
 from ..errors import UserError
-from ..request import Picture, Request
+from ..request import Request
 from . import OPENAI
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
 from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages, deltas_in
-from .processor import Processor
+from .processor import Processor, first_request
 from .prompt import Prompt, PromptSpec
 
 log = logging.getLogger(__name__)
@@ -282,11 +280,8 @@ class OpenAiDrafter(Processor):
     def _probe(self, on_layer: OnLayer | None = None) -> Mapping[str, bool]:
         """Find out how to ask the server for continuations: given the first half of one of its
         answers, it must return the second half. UserError: it does not."""
-        grey, why = io.BytesIO(), ""
-        Image.new("RGB", (224, 224), "grey").save(grey, "JPEG")
-        spec = self.spec(TOKENS_PER_REQUEST)
-        shown = [Picture.of(grey.getvalue())] if spec.pictures else []
-        prompt = self.prompt(spec.request(*shown, QUESTION), spec)
+        spec, why = self.spec(TOKENS_PER_REQUEST), ""
+        prompt = self.prompt(first_request(spec, QUESTION), spec)
         answer = self._whole(prompt, (), CONTINUATION_FIELDS[-1], on_layer).path
         half = (len(answer) + 1) // 2
         end = min(half + PROBED_TOKENS, len(answer))

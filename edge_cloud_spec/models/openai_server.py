@@ -23,7 +23,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from ..errors import UserError, check_installed, one_line
+from ..errors import UserError, check_installed, one_line, refuse
 from ..instruction import LIKE_CONTROL
 from ..request import Request
 from ..wire.channel import is_loopback
@@ -104,17 +104,18 @@ class OpenAiServer:
                 "the server's address must be http://HOST:PORT/v1 or https://HOST/v1, with nothing "
                 f"else in it (a key belongs into a file or {KEY_VARIABLE})"
             )
-        if not model:
-            raise UserError(
-                f"{url} may have several models: name one of them (--model, or model.name)"
-            )
         key = read_token(key_file) if key_file else os.environ.get(KEY_VARIABLE, "").strip()
-        # Otherwise an error message could contain the key escaped.
-        if not re.fullmatch(r"[!#-&(-\[\]-~]*", key):
-            place = key_file or KEY_VARIABLE
-            raise UserError(
-                f"the key in {place} must be one word of printable ASCII without quotes and \\"
-            )
+        refuse(
+            (
+                not model,
+                f"{url} may have several models: name one of them (--model, or model.name)",
+            ),
+            (  # otherwise an error message could contain the key escaped
+                not re.fullmatch(r"[!#-&(-\[\]-~]*", key),
+                f"the key in {key_file or KEY_VARIABLE} must be one word of printable ASCII "
+                "without quotes and \\",
+            ),
+        )
         check_installed("openai", "a server with an OpenAI-compatible API")
         import openai
 

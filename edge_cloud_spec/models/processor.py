@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Hashable
 from contextlib import suppress
@@ -12,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ..decoding.digest import common_prefix
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..lru_cache import LruCache
 from ..request import MOST_PICTURES, SYSTEM, USER, Message, Picture, Request
 from .checkpoint import CheckpointFiles
@@ -114,14 +115,18 @@ class Processor:
         shown = [self._placed(request.owner, each, spec) for each in request.pictures]
         target_grids = [target_grid for _, target_grid in shown]
         ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
-        if ids.max() >= self._rows:
-            raise UserError(
-                f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
-                "its directory mixes files of two models"
-            )
         spans = picture_spans(ids, self.image_id)
-        if len(spans) != len(shown):
-            raise UserError("the chat template has nothing between two pictures: use another one")
+        refuse(
+            (
+                ids.max() >= self._rows,
+                f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
+                "its directory mixes files of two models",
+            ),
+            (
+                len(spans) != len(shown),
+                "the chat template has nothing between two pictures: use another one",
+            ),
+        )
         kept = [self._limits.kept(math.prod(i.grid) // self._merge**2) for i, _ in shown]
         dropped = [
             row
@@ -205,6 +210,17 @@ class Processor:
             return Patches(pixels, grid, grid_of(image.height, image.width, spec.image))
 
         return self._pictures.get_or_make(_key(owner, shown, spec), made)
+
+
+SHOWN_PICTURE_PX = (96, 64)  # pixels, of the picture of a first request
+
+
+def first_request(spec: PromptSpec, text: str = "find the door") -> Request:
+    """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
+    picture, file = Image.linear_gradient("L").resize(SHOWN_PICTURE_PX), io.BytesIO()
+    Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
+    shown = [Picture.of(file.getvalue())] if spec.pictures else []
+    return spec.request(*shown, text)
 
 
 def _key(owner: str, shown: Picture, spec: PromptSpec) -> Hashable:

@@ -57,14 +57,15 @@ class PromptSpec:
     pictures: int = MOST_PICTURES
 
     def __post_init__(self) -> None:
-        if not self.chat_template:
-            raise ValueError("a prompt needs a chat template")
-        if not isinstance(self.system_text, str | None):
-            raise ValueError(f"system_text {self.system_text!r}")
-        if self.max_tokens < 1 or self.vocabulary < 2 or not self.end_ids:
-            raise ValueError(
-                f"max_tokens {self.max_tokens}, tokens {self.vocabulary}, end ids {self.end_ids}"
-            )
+        refuse(
+            (not self.chat_template, "a prompt needs a chat template"),
+            (not isinstance(self.system_text, str | None), f"system_text {self.system_text!r}"),
+            (
+                self.max_tokens < 1 or self.vocabulary < 2 or not self.end_ids,
+                f"max_tokens {self.max_tokens}, tokens {self.vocabulary}, end ids {self.end_ids}",
+            ),
+            error=ValueError,
+        )
 
     @property
     def imposed(self) -> tuple[Message, ...]:
@@ -271,15 +272,14 @@ def render(
             add_generation_prompt=True,
             enable_thinking=False,  # for templates that ask; the answer must begin at once
         )
-    if not text:
-        raise UserError(
-            "the chat template renders nothing: take that of the model it was tuned from"
-        )
-    if text.rstrip().endswith("<think>"):
-        raise UserError(
+    refuse(
+        (not text, "the chat template renders nothing: take that of the model it was tuned from"),
+        (
+            text.rstrip().endswith("<think>"),
             "the chat template begins a thought, which is no action: take the Instruct checkpoint, "
-            "or serve this one behind an API (docs/openai_target.md)"
-        )
+            "or serve this one behind an API (docs/openai_target.md)",
+        ),
+    )
     texts = [text] if image_token is None else text.split(image_token)
     if len(texts) != 1 + len(grids):
         due = "one image is" if len(grids) == 1 else f"{len(grids)} images are"

@@ -41,11 +41,6 @@ class RecurrentLayout:
         """Bytes of what one row writes in all layers."""
         return self.layers * self.sizes.write * torch.float32.itemsize
 
-    @property
-    def session_bytes(self) -> int:
-        """Bytes that a session begins with."""
-        return self.state_bytes + WRITES * self.write_bytes
-
     def take(self, rows: int, memory: KvMemory, *, evicts: bool = True) -> KvBuffer:
         """A buffer of a state, a window and so many writes; see ``KvMemory.take``."""
         size = self.state_bytes + rows * self.write_bytes

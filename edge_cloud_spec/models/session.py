@@ -128,7 +128,7 @@ class Session:
         later prompts can begin with, of a cache of the prompt and these tokens after it."""
         self._transformer, self.vocabulary = transformer, vocabulary
         self.prompt_rows, self._refill, self._keep_prefix = prompt_rows, refill, keep
-        self._cache: KeyValueCache | None = None
+        self.cache: KeyValueCache | None = None
         self.spare = SPARE_ROWS  # extra rows of a cache beyond the known tokens
         self.delta = 0  # position minus index of tokens after the prompt
         self._tokens: list[int] = []  # after the prompt
@@ -145,29 +145,14 @@ class Session:
         self.waits = False  # for a pass, so that the cache is not evicted
 
     @property
-    def length(self) -> int:
-        """The number of tokens in the prefix after the prompt."""
-        return len(self._tokens)
-
-    @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens of the prefix after the prompt."""
         return tuple(self._tokens)
 
     @property
-    def resident(self) -> bool:
-        """Whether its cache is in memory."""
-        return self._cache is not None
-
-    @property
-    def cache(self) -> KeyValueCache | None:
-        """Its cache, if that is in memory."""
-        return self._cache
-
-    @property
     def computed_rows(self) -> int:
         """How many rows of prompt and tokens are computed in its cache."""
-        return 0 if self._cache is None else self.prompt_rows + self._computed
+        return 0 if self.cache is None else self.prompt_rows + self._computed
 
     @property
     def pinned(self) -> bool:
@@ -176,17 +161,17 @@ class Session:
 
     def evict(self) -> bool:
         """Give the cache back but keep tokens and nodes; False during a pass."""
-        if self._cache is None or self._in_pass:
+        if self.cache is None or self._in_pass:
             return False
-        self._cache.release()
-        self._cache = self._row = None
+        self.cache.release()
+        self.cache = self._row = None
         self._computed, self.scored_with_prompt = 0, False
         return True
 
     def close(self) -> None:
         """The decode is over: keep what later prompts can begin with, and give the cache back."""
-        if self._cache is not None and not self._in_pass:
-            self._keep_prefix(self._cache, self._tokens[: self._computed])
+        if self.cache is not None and not self._in_pass:
+            self._keep_prefix(self.cache, self._tokens[: self._computed])
         self.evict()
 
     def restore(self) -> Prefill:
@@ -201,7 +186,7 @@ class Session:
         delta: position minus index of tokens after the image (image tokens share positions). row:
         logits [V] after the tokens.
         """
-        if self._cache is not None:
+        if self.cache is not None:
             return
         if not tokens:
             self._prompt_row = row
@@ -211,7 +196,7 @@ class Session:
         if not cache.returns_to(self._first_row):  # as the prefix was rolled back meanwhile
             self._computed, self._row = 0, None
             return
-        self._cache, self.delta, self.spare = cache, delta, SPARE_ROWS
+        self.cache, self.delta, self.spare = cache, delta, SPARE_ROWS
         cache.keep_for(self)
         kept = self.nodes, self._logits
         if self.nodes:
@@ -225,7 +210,7 @@ class Session:
 
     def _come_back(self) -> None:
         """Restore the cache, including the nodes."""
-        if self._cache is None:
+        if self.cache is None:
             self.restore().finish()
 
     def forward(
@@ -294,9 +279,9 @@ class Session:
         """
         tokens, kept = self.nodes.commit(path, keep)
         self._tokens += tokens
-        if self._cache is not None:
+        if self.cache is not None:
             base = self.prompt_rows + self._computed
-            self._cache.gather(base, [base + index for index in (*path, *keep)])
+            self.cache.gather(base, [base + index for index in (*path, *keep)])
             self._computed += len(path)
             if path:
                 self._row = self._logits[path[-1]]
@@ -316,7 +301,7 @@ class Session:
         if length < self._computed:
             self._computed = length
             self._row = self._prompt_row if length == 0 else None
-            if self._cache is not None and not self._cache.returns_to(self._first_row):
+            if self.cache is not None and not self.cache.returns_to(self._first_row):
                 self.evict()
 
     @property
@@ -369,7 +354,7 @@ class Session:
             *range(end - len(tail), end),
             *(end - 1 + depth for depth in asked.depths[before:]),
         ]
-        cache = self._cache
+        cache = self.cache
         assert cache is not None
         self._in_pass = True
         try:
@@ -395,10 +380,10 @@ class Session:
             self.undo()
             return logits
         self._in_pass = False
-        if self._cache is not None:
-            self._cache.touch()
+        if self.cache is not None:
+            self.cache.touch()
             if logits is not None:
-                self._cache.settle()
+                self.cache.settle()
         new = [] if logits is None else list(logits)
         if self._computed < len(self._tokens):
             self._computed, self._row = len(self._tokens), new.pop(0)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import UserError
+from ..errors import refuse
 from .families import FAMILIES, QWEN, QWEN_3_5
 
 if TYPE_CHECKING:
@@ -134,18 +134,20 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
     own = _read(directory / "tokenizer_config.json")
     file = directory / "tokenizer.json"
     backend = Backend.from_file(str(file))
-    if not isinstance(backend.model, BPE):
-        raise UserError(
-            f"{file} is of the kind {type(backend.model).__name__}, which is not implemented: "
-            "take a model with byte-pair encoding"
-        )
     rule = _rule(own.get("tokenizer_class") or config.get("tokenizer_class"), config, backend)
-    if rule not in (None, *USUAL):
-        raise UserError(
+    refuse(
+        (
+            not isinstance(backend.model, BPE),
+            f"{file} is of the kind {type(backend.model).__name__}, which is not implemented: "
+            "take a model with byte-pair encoding",
+        ),
+        (
+            rule not in (None, *USUAL),
             f"{directory} names the tokenizer {rule}, whose own rule of cutting words is "
             "not implemented: set tokenizer_class to TokenizersBackend in tokenizer_config.json, "
-            "and it is taken as tokenizer.json has it"
-        )
+            "and it is taken as tokenizer.json has it",
+        ),
+    )
     written = backend.get_added_tokens_decoder()
     if rule is not None:
         backend = _cut(Backend(backend.model), rule, bool(own.get("add_prefix_space")))

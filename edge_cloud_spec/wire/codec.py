@@ -20,6 +20,7 @@ from ..decoding.draft import MAX_NODES, Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
+from ..errors import refuse
 from ..request import (
     DIGEST,
     LONGEST_CANDIDATE,
@@ -249,10 +250,11 @@ def _write_open(opening: Open) -> pb.Open:
 
 
 def _read_open(opening: pb.Open) -> Open:
-    if len(opening.verified) > MAX_VERIFIED:
-        raise WireError(f"an answer has at most {MAX_VERIFIED} tokens")
-    if len(opening.after) not in (0, DIGEST):
-        raise WireError(f"messages are named by {DIGEST} bytes")
+    refuse(
+        (len(opening.verified) > MAX_VERIFIED, f"an answer has at most {MAX_VERIFIED} tokens"),
+        (len(opening.after) not in (0, DIGEST), f"messages are named by {DIGEST} bytes"),
+        error=WireError,
+    )
     policy, split = opening.policy, opening.split
     return Open(
         opening.nonce,
@@ -293,12 +295,18 @@ def _write_part(part: Part) -> pb.Part:
 
 def _read_request(opening: pb.Open) -> Request:
     messages, candidates = opening.messages, tuple(opening.candidates)
-    if len(messages) > MOST_MESSAGES or any(len(each.parts) > MOST_PARTS for each in messages):
-        raise WireError(f"a request has at most {MOST_MESSAGES} messages of {MOST_PARTS} parts")
-    if len(candidates) > MOST_CANDIDATES or any(len(c) > LONGEST_CANDIDATE for c in candidates):
-        raise WireError(
-            f"a request has at most {MOST_CANDIDATES} candidates of {LONGEST_CANDIDATE} characters"
-        )
+    refuse(
+        (
+            len(messages) > MOST_MESSAGES or any(len(each.parts) > MOST_PARTS for each in messages),
+            f"a request has at most {MOST_MESSAGES} messages of {MOST_PARTS} parts",
+        ),
+        (
+            len(candidates) > MOST_CANDIDATES
+            or any(len(c) > LONGEST_CANDIDATE for c in candidates),
+            f"a request has at most {MOST_CANDIDATES} candidates of {LONGEST_CANDIDATE} characters",
+        ),
+        error=WireError,
+    )
     read = tuple(Message(each.role, tuple(map(_read_part, each.parts))) for each in messages)
     if sum(len(message.text) for message in read) > MOST_TEXT:
         raise WireError(f"a request has at most {MOST_TEXT} characters of text")
@@ -381,11 +389,12 @@ def _write_verdict(verdict: Verdict) -> pb.Verdict:
 
 
 def _read_verdict(head: Head, verdict: pb.Verdict) -> Verdict:
-    if len(verdict.tokens) > MAX_NODES:
-        raise WireError("a verdict that accepts more than a draft holds")
     log_probs = _read_floats(verdict.log_probs)
-    if not all(each <= 0 for each in log_probs):
-        raise WireError("a probability that is not from 0 to 1")
+    refuse(
+        (len(verdict.tokens) > MAX_NODES, "a verdict that accepts more than a draft holds"),
+        (not all(each <= 0 for each in log_probs), "a probability that is not from 0 to 1"),
+        error=WireError,
+    )
     return Verdict(
         head.base,
         _read_path(head, verdict),
@@ -413,11 +422,15 @@ def _write_path(path: tuple[int, ...]) -> tuple[int, ...]:
 
 def _read_path(head: Head, message: pb.Verdict | pb.Prediction) -> tuple[int, ...]:
     """The inverse of ``_write_path``: from nodes (tree) or length (chain)."""
-    if head.accepted > MAX_NODES:
-        raise WireError("more is accepted than a draft holds")
     path = tuple(message.path) or tuple(range(head.accepted))
-    if len(path) != head.accepted:
-        raise WireError(f"a path of {len(path)} nodes whose head says {head.accepted}")
+    refuse(
+        (head.accepted > MAX_NODES, "more is accepted than a draft holds"),
+        (
+            len(path) != head.accepted,
+            f"a path of {len(path)} nodes whose head says {head.accepted}",
+        ),
+        error=WireError,
+    )
     return path
 
 
@@ -482,7 +495,7 @@ def _write_rows(rows: Sequence[TokenDistribution]) -> pb.Rows:
 
 def _read_rows(rows: pb.Rows) -> tuple[TokenDistribution, ...]:
     """The inverse of ``_write_rows``; raises WireError."""
-    if len(rows.sizes) > MAX_NODES:
+    if len(rows.sizes) > MAX_NODES:  # first: to add up millions of them would take seconds
         raise WireError(f"a draft has at most {MAX_NODES} rows, not {len(rows.sizes)}")
     total = sum(rows.sizes)
     if total > MAX_NUMBERS or len(rows.probabilities) != 4 * total:

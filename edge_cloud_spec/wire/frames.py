@@ -24,6 +24,7 @@ from struct import Struct
 from typing import ClassVar
 
 from ..decoding.digest import PrefixDigest
+from ..errors import refuse
 from .messages import COMPLETE, Fault, WireError
 
 CLIENT_KINDS = ("", "open", "draft", "generate", "resume", "close", "row_request")
@@ -117,10 +118,17 @@ def _read(
     if len(data) < head.size:
         raise WireError("not a message of this protocol: it has no whole head")
     kind, zero, length, digest, *rest = head.unpack_from(data)
-    if kind in EARLIER or (zero and kind < len(kinds)):
-        text = "a message of an earlier protocol; update edge_cloud_spec on both sides"
-        raise WireError(f"{text} (a bag is read by the version that recorded it)")
-    if not 0 < kind < len(kinds):
-        text = f"a message of kind {kind} belongs to a later protocol"
-        raise WireError(f"{text}; update edge_cloud_spec on the {side}")
+    refuse(
+        (
+            kind in EARLIER or (zero and kind < len(kinds)),
+            "a message of an earlier protocol; update edge_cloud_spec on both sides (a bag is read "
+            "by the version that recorded it)",
+        ),
+        (
+            not 0 < kind < len(kinds),
+            f"a message of kind {kind} belongs to a later protocol; update edge_cloud_spec on the "
+            f"{side}",
+        ),
+        error=WireError,
+    )
     return kinds[kind], PrefixDigest(length, digest), rest

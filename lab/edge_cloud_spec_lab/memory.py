@@ -49,6 +49,7 @@ def footprint(config: Path) -> Footprint:
         import transformers
 
         from edge_cloud_spec.models.passes.delta_layer import recurrent_layout
+        from edge_cloud_spec.models.recurrent import WRITES
 
         parsed = transformers.AutoConfig.from_pretrained(directory / name)
         with torch.device("meta"):  # allocates no weights
@@ -68,7 +69,9 @@ def footprint(config: Path) -> Footprint:
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         rows = 2 * attentions * text.num_key_value_heads
     embeddings = sum(sizes.values()) - vision - layers
-    state = recurrent.session_bytes if recurrent is not None else 0
+    state = 0  # bytes that a session begins with, of a recurrent model
+    if recurrent is not None:
+        state = recurrent.state_bytes + WRITES * recurrent.write_bytes
     sizes_of = layers, active, embeddings, vision
     of_head = (0, 0)
     if _has_head(config, read):

@@ -378,7 +378,7 @@ def test_serve_says_which_head_drafts_and_goes_on_without_one_that_it_does_not_k
         save_file(changed, file, {"format": "pt"})
         caplog.clear()
         worker = worker_of("--target", str(target), *OPTIONS)
-        assert not worker._models.drafts and "head" not in capsys.readouterr().out
+        assert not worker._models.drafts_by and "head" not in capsys.readouterr().out
         (record,) = caplog.records
         assert next(iter(change)).removeprefix("mtp.") in record.message
         assert "without it" in record.message

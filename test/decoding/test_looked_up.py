@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.accept import Acceptance, accept
 from edge_cloud_spec.decoding.draft import BadDraft, Draft, check_distinct, check_draft
+from edge_cloud_spec.decoding.noise import Purpose
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.propose import Growth
 from edge_cloud_spec.decoding.random_source import RandomSource, SeededRandomSource
-from edge_cloud_spec.decoding.split import resample_from
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.lookup import with_looked_up
@@ -151,7 +151,8 @@ def emitted(
     said = paths[taken.path[-1]] if taken.path else ()
     if taken.rejected is not None:
         row: TokenDistribution = own.row(taken.path[-1] if taken.path else -1)
-        return (*said, resample_from(taken.rejected, row, len(said), source))
+        left = taken.rejected.residual(row)
+        return (*said, left.draw(source, Purpose.RESIDUAL, len(said)))
     return said if taken.token is None else (*said, taken.token)
 
 

@@ -86,13 +86,13 @@ def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
     robot = Robot(OPENING, load_preset("dsd"))
     assert robot.start(0.0, SPEC) == [Send(OPENING), Prepare(SPEC)]
     assert robot.mode is Mode.READING
-    play(robot, (0.1, PROMPT, CHAIN))
+    play(robot, (0.1, PROMPT, []), (0.1, Prefilled(), CHAIN))
     assert robot.mode is Mode.LEADING
 
 
 def test_the_clouds_own_specification_is_taken_and_what_was_made_by_another_is_void() -> None:
     robot = started(spec=OLD)
-    play(robot, (0.0, OLD_PROMPT))
+    play(robot, (0.0, OLD_PROMPT), (0.0, Prefilled()))
     late = drafted(robot, (4,), (3, 4))
     play(
         robot,
@@ -100,7 +100,8 @@ def test_the_clouds_own_specification_is_taken_and_what_was_made_by_another_is_v
         (0.1, SPECIFIED, [Prepare(SPEC)]),
         (0.1, late, []),
         (0.1, OLD_PROMPT, []),
-        (0.2, PROMPT, CHAIN),
+        (0.2, PROMPT, []),
+        (0.2, Prefilled(), CHAIN),
         (0.3, (5, 6, 7, 8), [(BASE, (5, 6, 7, 8))]),
     )
 
@@ -122,7 +123,8 @@ def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
 def test_a_prompt_that_is_said_anew_after_a_verdict_ends_the_decode() -> None:
     """Else the answer's first tokens would be of one prompt, and the others of another."""
     anew = Received(Opened("s", b"another specification", BASE))
-    play(started(), (0.0, PROMPT), (0.1, BY_ITSELF), (0.2, anew, "bad_opened"))
+    reads = (0.0, PROMPT), (0.0, Prefilled())
+    play(started(), *reads, (0.1, BY_ITSELF), (0.2, anew, "bad_opened"))
 
 
 def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
@@ -163,7 +165,8 @@ def test_a_prompt_is_read_once_and_by_robots_that_draft() -> None:
 def test_a_session_that_is_opened_again_is_not_waited_for_without_end() -> None:
     """A verdict overtook the Opened, which then goes on from elsewhere."""
     robot = started()
-    play(robot, (0.0, PROMPT), (0.0, LinkUp(moved=True)), (0.1, BY_ITSELF), (0.2, OPENED))
+    play(robot, (0.0, PROMPT), (0.0, Prefilled()), (0.0, LinkUp(moved=True)))
+    play(robot, (0.1, BY_ITSELF), (0.2, OPENED))
     assert robot.deadline is not None
 
 
@@ -206,6 +209,7 @@ def test_a_loss_before_the_session_is_known_says_open_and_draft_again() -> None:
     play(
         started(),
         (0.0, PROMPT),
+        (0.0, Prefilled()),
         (0.1, LinkUp(), [OPENING]),
         (0.2, DRAFT),
         (0.3, LinkUp(), [OPENING, (BASE, DRAFT)]),
@@ -443,7 +447,7 @@ def splitting(
     )
     base = base_digest(opening, b"prompt", spec_digest(SPEC))
     robot = started("dssd_dense", opening=opening)
-    play(robot, (0.0, Received(Opened("s", b"", base))), (0.0, PROMPT))
+    play(robot, (0.0, Received(Opened("s", b"", base))), (0.0, PROMPT), (0.0, Prefilled()))
     q = TokenDistribution(np.full(20, 0.05, np.float32))
     finished = FinishedDraft(Draft((3, 4), None, (q, q)), (3, 4), 1, leaves=(((3, 4), 0.5),))
     play(robot, (0.0, Drafted(robot.wanted[0], (3, 4), finished, True)))

@@ -141,7 +141,7 @@ def test_a_round_keeps_what_no_model_accounts_for_apart() -> None:
     assert watch.link_s(verdict, 4.0) == 4.0 - 2.0 - 0.5 - 0.25
     quick = watch.round(verdict, 7, 4, 3, 2.0)  # clocks that differ
     assert (quick.link_s, quick.overhead_s, watch.link_s(verdict, 2.0)) == (0.0, 0.0, 0.0)
-    watch.begin_generated(5.0)  # the robot has drafted nothing of what follows
+    watch.begin(5.0, ready=True)  # the robot has drafted nothing of what follows
     assert watch.round(verdict, 10, 0, 3, 7.0).overhead_s == 7.0 - 5.0 - 0.625
 
 

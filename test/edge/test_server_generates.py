@@ -12,7 +12,6 @@ from helpers.edge_decoder import (
     PROMPT,
     SPEC,
     Robot,
-    begun,
     drafted,
     play,
     sent,
@@ -111,15 +110,13 @@ def test_another_verifier_goes_on_alone_too() -> None:
 
 # A cloud that goes on alone from its own prefill, and the drafter that joins it.
 
-READ = replace(PROMPT, prefilled=False)
-
 
 def following(measures: Measures | None = None) -> Robot:
     """The prompt is made and not read yet; the cloud goes on alone."""
     opening = replace(OPENING, generation=Generation(), max_tokens=0)
     robot = Robot(opening, load_preset("auto"), 10.0, measures=measures or Measures())
     assert sent(robot.start(0.0, SPEC)) == [opening]
-    play(robot, (0.0, READ, []), (0.0, OPENED))  # nothing is asked: Open said it
+    play(robot, (0.0, PROMPT, []), (0.0, OPENED))  # nothing is asked: Open said it
     return robot
 
 
@@ -209,7 +206,8 @@ def test_a_verifier_that_goes_on_generates_unless_the_robot_leads(leads: bool) -
 @pytest.mark.parametrize("generated", [False, True])
 def test_rounds_end_with_a_sentence_where_a_verdict_is_on_no_request(generated: bool) -> None:
     """The prompt is made, nothing was asked for, and the verdict is complete in itself."""
-    robot = begun("dsd", READ)
+    robot = started("dsd")
+    play(robot, (0.0, OPENED), (0.0, PROMPT))
     assert robot.mode is Mode.READING
     close, end = said(robot, 5, generated=generated)
     assert (close, robot.finished, robot.tokens) == (Send(Close()), True, [])
@@ -221,7 +219,7 @@ def test_what_is_said_before_the_session_is_known_or_the_prompt_is_read_is_emitt
     None
 ):
     robot = started("auto", opening=replace(OPENING, generation=Generation()))
-    play(robot, (0.0, READ, []))
+    play(robot, (0.0, PROMPT, []))
     assert said(robot, 4) == [Emit(0, (4,), verified=True)]
     play(robot, (1.0, OPENED, []))
     assert said(robot, 2, 3) == [Emit(1, (2, 3), verified=True)]

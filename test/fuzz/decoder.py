@@ -305,9 +305,8 @@ class DecodeFuzz:
             session = ToyDrafter(3, 0.5, TOY_VOCABULARY, 0.0, lambda _: None).session(None)
             self._model, self._failed = DraftModel(session, self._proposal, (TOY_END,)), False
             digest = spec_digest(spec)
-            return [
-                PromptReady(b"prompt", digest, (TOY_END,), LIMIT, TOY_VOCABULARY, not self._unread)
-            ]
+            ready = PromptReady(b"prompt", digest, (TOY_END,), LIMIT, TOY_VOCABULARY)
+            return [ready] if self._unread else [ready, Prefilled()]
         if self._unread or self._random.random() < 0.03:
             self._unread = False
             return [Prefilled()]

@@ -17,7 +17,7 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import Branch
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Drafted, PromptReady, Received
+from edge_cloud_spec.edge.events import Drafted, Prefilled, PromptReady, Received
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.codec import (
@@ -105,6 +105,7 @@ def _met(
         said[:] = robot.handle(Received(Opened("s", b"", base)), 0.0)
         if preset.drafts_on_robot:
             robot.handle(PROMPT, 0.0)
+            robot.handle(Prefilled(), 0.0)
             said[:] = robot.handle(Drafted(branch, finished.draft.tokens, finished), 0.0)
         return robot
 

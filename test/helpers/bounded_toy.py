@@ -23,21 +23,17 @@ class BoundedSession(ScriptedSession):
     def __init__(self, model: Any, memory: KvMemory, state: Any) -> None:
         super().__init__(model, state)
         self._memory = memory
-        self._cache: KeyValueCache | None = None
-
-    @property
-    def resident(self) -> bool:  # type: ignore[override]
-        return self._cache is not None
+        self.cache: KeyValueCache | None = None
 
     @property
     def pinned(self) -> bool:
         return self.waits
 
     def evict(self) -> bool:
-        if self._cache is None:
+        if self.cache is None:
             return False
-        self._cache.release()
-        self._cache, self._computed = None, 0
+        self.cache.release()
+        self.cache, self._computed = None, 0
         return True
 
     def restore(self) -> Any:
@@ -52,15 +48,15 @@ class BoundedSession(ScriptedSession):
         return ScriptedPrefill(opened, rows)
 
     def _adopt(self, cache: KeyValueCache, tokens: tuple[int, ...]) -> None:
-        assert tokens == self.tokens[: len(tokens)] and self._cache is None
-        self._cache, self._computed = cache, len(tokens)
+        assert tokens == self.tokens[: len(tokens)] and self.cache is None
+        self.cache, self._computed = cache, len(tokens)
         cache.keep_for(self)
 
     def score(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Any:
-        assert self._cache is not None, "the scheduler runs only what is prepared"
+        assert self.cache is not None, "the scheduler runs only what is prepared"
         valid = PROMPT_ROWS + self._computed
-        self._cache.reserve(PROMPT_ROWS + len(self._tokens) + len(tokens), valid)
-        self._cache.touch()
+        self.cache.reserve(PROMPT_ROWS + len(self._tokens) + len(tokens), valid)
+        self.cache.touch()
         return super().score(tokens, parents)
 
 

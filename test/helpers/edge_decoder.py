@@ -16,6 +16,7 @@ from edge_cloud_spec.edge.events import (
     Effect,
     Event,
     Finish,
+    Prefilled,
     PromptReady,
     Received,
     Send,
@@ -62,7 +63,7 @@ def started(preset: str = "dsd", spec: bytes = SPEC, opening: Open = OPENING) ->
 def begun(preset: str = "dsd", prompt: PromptReady = PROMPT, opening: Open = OPENING) -> Robot:
     """Opened and prepared; a robot that drafts owes the first draft."""
     robot = started(preset, opening=opening)
-    play(robot, (0.0, OPENED), (0.0, prompt))
+    play(robot, (0.0, OPENED), (0.0, prompt), (0.0, Prefilled()))
     return robot
 
 

@@ -68,7 +68,7 @@ def rewind(session: Session) -> None:
     (A session opened anew may differ in the last bits: it takes over rows of the prompt before.)
     """
     last = session.tokens[-1:]
-    session.truncate(session.length - len(last))
+    session.truncate(len(session.tokens) - len(last))
     session.extend(last)
 
 
@@ -80,7 +80,7 @@ def drafted(
     processors: LogitsProcessors | None = None,
 ) -> Draft:
     """Tokens of which the first ``right`` are the target's own; in a tree, with wrong siblings."""
-    position = session.length
+    position = len(session.tokens)
     own: list[int] = []
     for place in range(4):
         logits = session.forward(own)[-1]
@@ -116,10 +116,16 @@ def scored(
     **options: Any,
 ) -> tuple[list[ExitPrediction], np.ndarray]:
     """The predictions that are reported during a pass, and its logits."""
-    first = None if session.length else session.forward(())[0]
+    first = None if session.tokens else session.forward(())[0]
     predictions: list[ExitPrediction] = []
     predictor = exits.predictor(
-        draft, rule_of(policy), policy, session.length, predictions.append, first=first, **options
+        draft,
+        rule_of(policy),
+        policy,
+        len(session.tokens),
+        predictions.append,
+        first=first,
+        **options,
     )
     return predictions, session.forward(draft.tokens, draft.parents, predictor)
 

@@ -153,10 +153,10 @@ def test_what_is_loaded_was_compared_and_answers_as_generate(
     for policy in (GREEDY, SamplingPolicy(0.9, seed=4)):
         session, processors = model.open(prompt), logits_processors(spec, prompt, None)
         assert (processors is None) == (penalty is None)
-        while session.length < 12 and not {*session.tokens} & {*spec.end_ids}:
+        while len(session.tokens) < 12 and not {*session.tokens} & {*spec.end_ids}:
             row = session.logits_after(-1)
             row = row if processors is None else processors.after(session.tokens).of(row)
-            session.extend([coupled_token(row, policy, session.length)])
+            session.extend([coupled_token(row, policy, len(session.tokens))])
         assert session.tokens == generate(theirs, prompt, spec, policy)
 
 

@@ -305,7 +305,7 @@ def test_a_process_that_hangs_is_ended(
         strike(patch, signal.SIGSTOP, kind)
         with pytest.raises(UserError, match="does not answer"):
             read(other, prompt_of(other))
-    assert read(other, prompt_of(other)).length == 0
+    assert read(other, prompt_of(other)).tokens == ()
 
 
 def test_a_picture_that_a_stopped_process_does_not_take_ends_in_time(
@@ -356,7 +356,7 @@ def test_a_process_that_does_not_go_is_left_behind(
             process.ask("begin", 100)
     os.kill(number, signal.SIGKILL)
     os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
-    assert read(other, prompt_of(other)).length == 0
+    assert read(other, prompt_of(other)).tokens == ()
     assert not Path(f"/proc/{number}").exists()  # it is reaped where another starts
 
 
@@ -368,7 +368,7 @@ def test_a_process_that_cannot_be_started_is_one_sentence(
         patch.setattr(llama.sys, "executable", "/there/is/none")  # as a fork without memory
         with pytest.raises(UserError, match=r"cannot be started \(.*\): free memory$"):
             read(other, prompt_of(other))
-    assert read(other, prompt_of(other)).length == 0
+    assert read(other, prompt_of(other)).tokens == ()
 
 
 def test_memory_that_is_not_there_is_one_sentence(other: LlamaDrafter) -> None:

@@ -142,7 +142,7 @@ def answer(model: Vlm, jpeg: bytes) -> tuple[tuple[int, ...], Prompt, PromptSpec
     spec = model.spec(8)
     prompt = model.prompt(CLAUSES.request("find the silver bottle", jpeg), spec)
     session, processors = model.open(prompt), logits_processors(spec, prompt, None)
-    while session.length < 8 and not {*session.tokens} & {*spec.end_ids}:
+    while len(session.tokens) < 8 and not {*session.tokens} & {*spec.end_ids}:
         row = session.logits_after(-1)
         row = row if processors is None else processors.after(session.tokens).of(row)
         session.extend([int(row.argmax())])

@@ -120,9 +120,9 @@ def test_a_session_rolls_back_a_little_at_once_and_far_by_computing_it_again(
     prompt, tokens = prompt_of(model), [7 + index % 90 for index in range(3 * WRITES)]
     session = model.open(prompt)
     said(session, tokens)
-    assert session._cache.recurrent.base > session.prompt_rows
+    assert session.cache.recurrent.base > session.prompt_rows
     session.truncate(len(tokens) - back)
-    assert session.resident == (back < KEPT_ROWS)
+    assert (session.cache is not None) == (back < KEPT_ROWS)
     assert close(session, family, prompt, tokens[: len(tokens) - back])
     # From the state after the prompt, which is kept.
     assert model.memory.restored_rows == (0 if back < KEPT_ROWS else len(tokens) - back)
@@ -223,8 +223,8 @@ def test_states_count_as_memory_and_go_with_the_rows_that_they_follow() -> None:
     session = model.open(prompt)
     assert layout.recurrent is not None
     kept = layout.recurrent.state_bytes + len(prompt.input_ids) * layout.row_bytes
-    assert session._cache is not None
-    assert model.memory.in_use == session._cache.size + kept
+    assert session.cache is not None
+    assert model.memory.in_use == session.cache.size + kept
     session.evict()
     assert model.memory.in_use == kept
     while model.memory.evict_one():
@@ -236,7 +236,7 @@ def test_states_count_as_memory_and_go_with_the_rows_that_they_follow() -> None:
 def test_without_memory_for_a_state_a_prompt_is_computed_again() -> None:
     model = fresh("qwen3_5_text")
     prompt = prompt_of(model)
-    cache = model.open(prompt)._cache
+    cache = model.open(prompt).cache
     assert cache is not None
     model.use_memory(KvMemory(cache.size + 1000))
     for _ in range(2):
@@ -251,7 +251,7 @@ def test_a_state_that_is_not_the_sessions_own_would_be_noticed() -> None:
     model = fresh("qwen3_5")
     session = model.open(prompt_of(model, text=LONG))
     right = session.forward([5, 6])
-    state = session._cache.recurrent
+    state = session.cache.recurrent
     assert state is not None and state.base > 0
     for part, least in ((state._state, 1), (state._writes, 10)):
         kept = part.clone()

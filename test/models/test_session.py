@@ -44,7 +44,7 @@ KINDS = ("apart", "padded", "on a device", "bounded")  # of passes
 def bounded(family: str, sessions: float) -> Vlm:
     """A model with memory for so many sessions; none is held, and no prefix is kept."""
     model = fresh(family)
-    model.use_memory(KvMemory(int(sessions * model.open(prompt_of(model))._cache.size)))
+    model.use_memory(KvMemory(int(sessions * model.open(prompt_of(model)).cache.size)))
     return model
 
 
@@ -100,12 +100,12 @@ class Torch(DrivenSession):
         """Between the steps after which it has its cache again it may change."""
         session = self.session
         session.evict()
-        assert not session.resident
+        assert session.cache is None
         if self.dice.random() < 0.5:
             steps, turn = session.restore(), cycle([3, 40, 7])
             while not steps.step(next(turn)):
                 self.act([self.commit, self.extend, self.truncate, self.truncate])
-            assert session.resident
+            assert session.cache is not None
 
 
 def check(family: str, prompt: Prompt, tokens: Sequence[int], row: Any) -> None:
@@ -210,7 +210,7 @@ def test_other_masks_and_other_rows_would_be_noticed(family: str) -> None:
     tree = session.forward([20, 21, 22], [-1, -1, 0])
     chain = session.forward([20, 21, 22])
     assert np.abs(tree[2:] - chain[2:]).max() > 10 * CLOSE
-    session._cache = other._cache
+    session.cache = other.cache
     assert np.abs(session.forward([20, 21, 22]) - chain).max() > 10 * CLOSE
 
 
@@ -363,16 +363,21 @@ def test_the_session_that_was_used_the_longest_ago_gives_way() -> None:
     sessions[0].forward([5])
     sessions[1].waits = True
     sessions.append(model.open(prompt_of(model, 4)))
-    assert [session.resident for session in sessions] == [True, True, False, True]  # 1 waits
+    assert [session.cache is not None for session in sessions] == [
+        True,
+        True,
+        False,
+        True,
+    ]  # 1 waits
     sessions[2].forward([5])
-    assert [session.resident for session in sessions] == [False, True, True, True]
+    assert [each.cache is not None for each in sessions] == [False, True, True, True]
 
 
 def test_sessions_of_one_pass_keep_their_caches_and_who_finds_no_room_is_told_alone() -> None:
     model = bounded(FAMILIES[0], 2.5)
     prompts = [prompt_of(model, seed) for seed in (1, 2, 3)]
     sessions = [model.open(prompt) for prompt in prompts]
-    assert not sessions[0].resident
+    assert sessions[0].cache is None
     results = model.forward_together([PassRequest(session, [5, 6]) for session in sessions[::-1]])
     assert isinstance(results[2], MemoryFull)
     results[2] = sessions[0].forward([5, 6])  # the pass is over: another one gives way

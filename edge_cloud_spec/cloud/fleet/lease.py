@@ -9,6 +9,8 @@ import json
 import secrets
 from dataclasses import dataclass
 
+from ...errors import first_mistake
+
 KEY_BYTES = 32
 _TAG_BYTES = 32
 
@@ -46,10 +48,8 @@ def lease_problem(shown: bytes, key: bytes, client: str, replica: str, now: floa
     if not hmac.compare_digest(tag, hmac.digest(key, content, hashlib.sha256)):
         return "the lease is not signed by this fleet; ask its router"
     lease = Lease(*json.loads(content))
-    if lease.replica != replica:
-        return "the lease is for another replica; ask the fleet's router"
-    if lease.client != client:
-        return "the lease was given to another client; ask the fleet's router"
-    if now >= lease.expires:
-        return "the lease has expired; ask the fleet's router for another"
-    return ""
+    return first_mistake(
+        (lease.replica != replica, "the lease is for another replica; ask the fleet's router"),
+        (lease.client != client, "the lease was given to another client; ask the fleet's router"),
+        (now >= lease.expires, "the lease has expired; ask the fleet's router for another"),
+    )

@@ -41,7 +41,6 @@ from ..session.events import (
     DuePass,
     Effect,
     Event,
-    Extend,
     Predicted,
     Propose,
     Proposed,
@@ -85,7 +84,7 @@ class Engine:
         self._lookups = lookups
         # Sessions share the target's passes, but wait for one another's drafts.
         self._server_drafting = (
-            ServerDrafting(lambda: scheduler.has_model_work) if models.drafts else None
+            ServerDrafting(lambda: scheduler.has_model_work) if models.drafts_by else None
         )
         self.waiting_for_memory: dict[HeldSession, None] = {}
         self.messages = MessageStore(
@@ -315,8 +314,6 @@ class Engine:
             case Commit(path, tokens):
                 session.target.commit(path)
                 session.target.extend(tokens)
-            case Extend(tokens):
-                session.target.extend(tokens)
             case DuePass():
                 effect.arrived = arrived
                 self._draft_beside(session)
@@ -328,7 +325,7 @@ class Engine:
         """Let a head of the target draft beside a robot's draft that others may be added to, where
         that pays."""
         due, drafting = session.due, self._server_drafting
-        if not (drafting and self._models.has_head and session.opening.lookup):
+        if not (drafting and self._models.drafts_by == "head" and session.opening.lookup):
             return
         if due.source != "robot" or not due.given:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ...decoding.draft import Draft
 from ...decoding.grammar import Grammar
@@ -56,11 +56,12 @@ def refuse_log_probs(opening: Open, where: str) -> None:
 class ModelRunner(ABC):
     """Runs a verifier's target, here or on another server, under one prompt specification.
 
-    ``drafts``: whether the cloud can draft; ``has_head``: by a head of the target. ``on_news`` is
-    called, from any thread, with a session whose pass raised NotArrived and may be tried again.
+    ``drafts_by``: what drafts in the cloud, a drafter or a head of the target; empty: nothing.
+    ``on_news`` is called, from any thread, with a session whose pass raised NotArrived and may be
+    tried again.
     """
 
-    drafts = has_head = False
+    drafts_by: Literal["", "drafter", "head"] = ""
     on_news: Callable[[HeldSession], None] = staticmethod(lambda _: None)
 
     def __init__(
@@ -130,7 +131,7 @@ class CachedTarget(TargetSession):
 
     @property
     def ready(self) -> bool:
-        return self._session is not None and self._session.resident
+        return self._session is not None and self._session.cache is not None
 
     @property
     def holds(self) -> bool:
@@ -194,7 +195,7 @@ class LocalModels(ModelRunner):
         """kv_bytes: the limit of keys and values; 0: the device's default."""
         super().__init__(target, spec, kv_bytes or target.default_kv_bytes)
         self.target, self.drafter, self._exits, self._head = target, drafter, exits, head
-        self.drafts, self.has_head = bool(drafter or head), drafter is None and head is not None
+        self.drafts_by = "drafter" if drafter else "head" if head else ""
         for model in (target, drafter):
             if model is not None:
                 model.crop(spec.vocabulary)
@@ -245,9 +246,9 @@ class LocalModels(ModelRunner):
         )
 
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
-        if not self.drafts:
+        if not self.drafts_by:
             return super().propose(session, prefix, length)
-        if self.has_head:
+        if self.drafts_by == "head":
             return self._propose_by_head(session, prefix, length)
         return self._finished(session, prefix, length)
 

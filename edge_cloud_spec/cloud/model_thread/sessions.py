@@ -140,16 +140,14 @@ class Sessions:
                 text = "this robot's sessions hold as many bytes of pictures as they may"
                 return self._refuse("bytes_per_robot", text, client, own, now)
             own = [session for session in own if session in self]
-        refusal = None
         if len(own) >= limits.sessions_per_robot and not self._evict(own):
             text = f"this robot has {len(own)} sessions already, as many as it may"
-            refusal = self._refuse("sessions_per_robot", text, client, own, now)
-        elif len(everybody) >= limits.sessions and not self._evict(everybody):
+            return self._refuse("sessions_per_robot", text, client, own, now)
+        if len(everybody) >= limits.sessions and not self._evict(everybody):
             text = f"all {limits.sessions} sessions are taken"
-            refusal = self._refuse("sessions", text, client, everybody, now)
-        if refusal is None:
-            self._turnover.admitted(client)
-        return refusal
+            return self._refuse("sessions", text, client, everybody, now)
+        self._turnover.admitted(client)
+        return None
 
     def _refuse(
         self, reason: str, text: str, client: str, held: list[HeldSession], now: float

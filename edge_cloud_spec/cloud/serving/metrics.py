@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 METRIC_PREFIX = "edge_cloud_spec_"
 
 Value = float | Mapping[str, float]
-Family = tuple[str, str, Value, str]  # name, help text, value or values by label, label
+# Name, help text, and a value; or values by a label, and its name.
+Family = tuple[str, str, Value] | tuple[str, str, Value, str]
 
 
 def verifier_metrics(worker: Worker, service: DecodeService) -> Iterator[Metric]:
@@ -46,20 +47,20 @@ def _gauges(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
     sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
     waiting_bytes = service.streams.waiting_bytes
     return (
-        ("num_requests_running", "Decodes whose robot is connected.", connected, ""),
-        ("num_requests_waiting", "Messages and passes that wait.", worker.waiting, ""),
+        ("num_requests_running", "Decodes whose robot is connected.", connected),
+        ("num_requests_waiting", "Messages and passes that wait.", worker.waiting),
         ("sessions", "Sessions, by whether their robot is there.", sessions, "state"),
-        ("streams", "Open streams.", len(service.streams.streams), ""),
+        ("streams", "Open streams.", len(service.streams.streams)),
         (
             "waiting_bytes",
             "Bytes of messages that wait, by their direction.",
             waiting_bytes,
             "direction",
         ),
-        ("pushed_drafts", "Drafts that wait for their place.", worker.held.pushed, ""),
-        ("model_thread_up", "1: the model's thread works.", not service.problem, ""),
-        ("kv_cache_usage_perc", "KV memory in use; 1 is all of the bound.", memory.usage, ""),
-        ("kv_cache_bytes", "KV memory in use.", memory.in_use, ""),
+        ("pushed_drafts", "Drafts that wait for their place.", worker.held.pushed),
+        ("model_thread_up", "1: the model's thread works.", not service.problem),
+        ("kv_cache_usage_perc", "KV memory in use; 1 is all of the bound.", memory.usage),
+        ("kv_cache_bytes", "KV memory in use.", memory.in_use),
     )
 
 
@@ -71,7 +72,7 @@ def _counters(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
     received = {name: getattr(counters, name) for name in outcomes}
     refused = {**dict(service.gate.refused), **dict(answers.refused)}
     return (
-        ("spec_decode_num_drafts", "Drafts that were verified.", answers.drafts, ""),
+        ("spec_decode_num_drafts", "Drafts that were verified.", answers.drafts),
         (
             "spec_decode_num_draft_tokens",
             "Drafted tokens that were verified, of all branches, by who drafted them.",
@@ -90,7 +91,7 @@ def _counters(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
             places,
             "position",
         ),
-        ("generation_tokens", "Tokens that verdicts settled.", answers.tokens, ""),
+        ("generation_tokens", "Tokens that verdicts settled.", answers.tokens),
         ("request_success", "Complete answers.", dict(answers.finished), "finished_reason"),
         ("drafts_received", "Drafts, by what became of them.", received, "outcome"),
         (
@@ -109,31 +110,27 @@ def _counters(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
             "kv_cache_evictions",
             "Caches that gave way to others, and are computed again when they are needed.",
             memory.evictions,
-            "",
         ),
         (
             "prefix_cache_hits",
             "Tokens of prompts whose keys and values were there already.",
             memory.prefix_rows,
-            "",
         ),
         (
             "kv_cache_restored_tokens",
             "Tokens that caches which gave way have computed again.",
             memory.restored_rows,
-            "",
         ),
-        ("session_evictions", "Sessions dropped to make room.", worker.held.evicted, ""),
-        ("stream_evictions", "Streams dropped to make room.", service.streams.evicted, ""),
+        ("session_evictions", "Sessions dropped to make room.", worker.held.evicted),
+        ("stream_evictions", "Streams dropped to make room.", service.streams.evicted),
         (
             "slow_readers_dropped",
             "Streams dropped since their robots did not read.",
             meter.slow_readers,
-            "",
         ),
-        ("streams_opened", "Streams that were let in.", meter.opened_streams, ""),
-        ("received_bytes", "Bytes of robots' messages.", meter.received_bytes, ""),
-        ("sent_bytes", "Bytes of messages to robots.", meter.sent_bytes, ""),
+        ("streams_opened", "Streams that were let in.", meter.opened_streams),
+        ("received_bytes", "Bytes of robots' messages.", meter.received_bytes),
+        ("sent_bytes", "Bytes of messages to robots.", meter.sent_bytes),
     )
 
 

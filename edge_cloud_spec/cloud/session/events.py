@@ -87,16 +87,10 @@ class Propose:
 
 @dataclass(frozen=True)
 class Commit:
-    """Effect: commit these nodes of the scored draft, then extend by these tokens."""
+    """Effect: commit these nodes of the scored draft, then extend by these tokens, which the next
+    pass computes."""
 
     path: tuple[int, ...]
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Extend:
-    """Effect: extend the prefix by these tokens; the next pass computes them."""
-
     tokens: tuple[int, ...]
 
 
@@ -140,5 +134,5 @@ class Proposed:
     failed: bool = False
 
 
-Effect = DuePass | Propose | Commit | Extend | Reply
+Effect = DuePass | Propose | Commit | Reply
 Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Predicted | Proposed

@@ -49,7 +49,6 @@ from .events import (
     DuePass,
     Effect,
     Event,
-    Extend,
     Predicted,
     Proposed,
     Reply,
@@ -302,7 +301,7 @@ class CloudSession:
             return []
         self._rejected = None
         self._answer.extend((resampled,))
-        return [Extend((resampled,))]
+        return [Commit((), (resampled,))]
 
     def _on_generate(self, message: Generate) -> list[Effect]:
         base = message.base

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from ...errors import UserError
+from ...errors import UserError, first_mistake, refuse
 from ...options import Bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, check_address, host_of, is_loopback
 from ...wire.secret_files import read_authority, read_pair, read_token
@@ -69,12 +69,16 @@ class ClientSettings(Bounded):
     def credentials(self) -> grpc.ChannelCredentials | None:
         """The credentials for a new channel; None without TLS. Raises UserError."""
         check_address(self.cloud)
-        if bool(self.certificate) != bool(self.key):
-            raise UserError("a robot's certificate needs its key, and a key its certificate")
-        if self.certificate and not self.secure:
-            raise UserError(
-                f"a certificate is not shown to {self.cloud} without TLS; give the authority too"
-            )
+        refuse(
+            (
+                bool(self.certificate) != bool(self.key),
+                "a robot's certificate needs its key, and a key its certificate",
+            ),
+            (
+                self.certificate and not self.secure,
+                f"a certificate is not shown to {self.cloud} without TLS; give the authority too",
+            ),
+        )
         if not self.secure:
             return None
         roots = read_authority(self.authority, "certificate authority") if self.authority else None
@@ -96,14 +100,18 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
         check_address(address)
     except UserError as error:
         return str(error)
-    host = host_of(address)
-    if address.startswith("unix:") or not host:
-        return f"a redirect to {address} is not followed: it is no host and port"
-    if not settings.secure and not is_loopback(address):
-        return f"a redirect to {address} is not followed: without TLS it would leave this machine"
-    if host in settings.hosts:
-        return ""
-    return f"a redirect to {address} is not followed; name its host in replica_hosts if it is yours"
+    host, refused = host_of(address), f"a redirect to {address} is not followed"
+    return first_mistake(
+        (address.startswith("unix:") or not host, f"{refused}: it is no host and port"),
+        (
+            not settings.secure and not is_loopback(address),
+            f"{refused}: without TLS it would leave this machine",
+        ),
+        (
+            host not in settings.hosts,
+            f"{refused}; name its host in replica_hosts if it is yours",
+        ),
+    )
 
 
 class KnownPlace:

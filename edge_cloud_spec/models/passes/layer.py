@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import UserError, library_errors
+from ...errors import UserError, library_errors, refuse
 
 QUANTIZATIONS = ("none", "int8", "int4", "dynamic-int8")
 INT4_GROUP, SMALLEST_INT4_GROUP = 128, 32  # weights of a row that share an int4 scale
@@ -27,18 +27,26 @@ def check_quantization(kind: str, device: str, dtype: str, config: dict[str, Any
         )
     if kind == "none":
         return
-    if "quantization_config" in config:
-        method = config["quantization_config"].get("quant_method", "already")
-        raise UserError(
-            f"the checkpoint is {method} quantized: load it as it is, with quantization 'none'"
-        )
+    method = config.get("quantization_config", {}).get("quant_method", "already")
     on_cpu = torch.device(device).type == "cpu"
-    if kind == "int4" and on_cpu:
-        raise UserError("int4 weights do not run on a CPU: choose int8, or a CUDA device")
-    if kind == "dynamic-int8" and not on_cpu:
-        raise UserError("dynamic-int8 runs on a CPU only: choose int8 or int4")
-    if kind == "int4" and dtype != "bfloat16":
-        raise UserError(f"int4 weights compute in bfloat16, not in {dtype}: choose dtype auto")
+    refuse(
+        (
+            "quantization_config" in config,
+            f"the checkpoint is {method} quantized: load it as it is, with quantization 'none'",
+        ),
+        (
+            kind == "int4" and on_cpu,
+            "int4 weights do not run on a CPU: choose int8, or a CUDA device",
+        ),
+        (
+            kind == "dynamic-int8" and not on_cpu,
+            "dynamic-int8 runs on a CPU only: choose int8 or int4",
+        ),
+        (
+            kind == "int4" and dtype != "bfloat16",
+            f"int4 weights compute in bfloat16, not in {dtype}: choose dtype auto",
+        ),
+    )
     if kind == "int4" and (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
         raise UserError(
             f"int4 weights need a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} and "

@@ -104,7 +104,7 @@ def exit_rounds(
 
     def score(draft: Draft) -> NDArray[np.float32]:
         """Two passes with exits between two without, so that both see the same warm machine."""
-        length, last, first = session.length, session.tokens[-1:], session.known_row
+        length, last, first = len(session.tokens), session.tokens[-1:], session.known_row
         seconds.update({True: 0.0, False: 0.0})
         for with_exits in (False, True, True, False):
             if length:  # so that the last token is computed again

@@ -177,7 +177,7 @@ def _time_passes(
     A pass of ``n`` nodes has n tokens in the draft model; in the target it also has the last token
     of the previous verdict.
     """
-    last, length = session.tokens[-1], session.length
+    last, length = session.tokens[-1], len(session.tokens)
     for size in sizes:
         nodes = [last] * size
         for repeat in range(PASSES_PER_SIZE + 1):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from edge_cloud_spec.cloud.session import events as cloud_events
-from edge_cloud_spec.cloud.session.events import Commit, DuePass, Extend, Scored
+from edge_cloud_spec.cloud.session.events import Commit, DuePass, Scored
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
@@ -18,7 +18,16 @@ from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Drafted, Emit, Event, PromptReady, Received, Send, Work
+from edge_cloud_spec.edge.events import (
+    Drafted,
+    Emit,
+    Event,
+    Prefilled,
+    PromptReady,
+    Received,
+    Send,
+    Work,
+)
 from edge_cloud_spec.edge.runner import opening_of
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.nav.answer import CLAUSES
@@ -110,6 +119,7 @@ class LoopbackPair:
         self.robot.start(0.0, LOOPBACK_SPEC)
         self.robot.handle(Received(Opened("pair", b"", base)), 0.0)
         self._handle(PromptReady(b"prompt", opening.spec_digest, (), NO_LIMIT))
+        self._handle(Prefilled())
 
     def round(self) -> None:
         """Make one draft, and exchange messages until its verdict is applied."""
@@ -156,6 +166,4 @@ class LoopbackPair:
                     effects += self.cloud.handle(Scored(rows, VERIFY_S, QUEUE_S))
                 case Commit(path, tokens):
                     self._target.commit(path)
-                    self._target.extend(tokens)
-                case Extend(tokens):
                     self._target.extend(tokens)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from edge_cloud_spec.cloud import command
 
 CODE = """
 import ctypes, sys
@@ -34,3 +37,15 @@ def test_a_large_buffer_is_mapped_by_itself_after_one_was_freed(how: str, in_hea
         [sys.executable, "-c", CODE, how], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [in_heap]
+
+
+def test_whoever_makes_a_worker_bounds_memory_before_and_freezes_what_was_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One verifier's process, and each replica's on Ray, which calls ``make_worker``, too."""
+    done: list[str] = []
+    monkeypatch.setattr(command, "bound_memory", lambda: done.append("bound"))
+    monkeypatch.setattr(command, "_make_local", lambda _: done.append("loaded"))
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
+    command.make_worker(command.ServeSettings())
+    assert done == ["bound", "loaded", "frozen"]

@@ -33,7 +33,6 @@ from edge_cloud_spec.cloud.session.events import (
     Commit,
     DuePass,
     Effect,
-    Extend,
     Proposed,
     Reply,
     Scored,
@@ -218,7 +217,7 @@ def test_a_row_is_told_of_the_last_rejection_alone_and_until_the_robot_goes_on()
         (again, Reply(replace(said, tokens=(1,)))),
         (drawn(heard, 6), "bad_draft"),  # it has to say which token it drew
     )
-    assert play(cloud, (drawn(heard, 6, token=5), (6,)))[0] == Extend((5,))
+    assert play(cloud, (drawn(heard, 6, token=5), (6,)))[0] == Commit((), (5,))
     assert (cloud.tokens, cloud.digest) == ([1, 5], there)
     play(cloud, (Resume("s", heard), Reply(Opened("s", b"", there, 0))), (RowRequest(BASE), None))
     cloud.handle(says(6, 2))

@@ -218,7 +218,7 @@ class FakeVlm:
 class ScriptedSession:
     """The interface of `session.Session` over a scripted model; it has no cache to lose."""
 
-    resident = True  # there is no cache to be evicted
+    cache: Any = ()  # there is none that could be evicted
     waits = False
 
     def __init__(self, model: FakeVlm, state: State, computed: int = 0) -> None:
@@ -239,11 +239,6 @@ class ScriptedSession:
     def state(self) -> State:
         """The model's state after the prefix."""
         return self._states[-1]
-
-    @property
-    def length(self) -> int:
-        """The number of tokens in the prefix."""
-        return len(self._tokens)
 
     @property
     def tokens(self) -> tuple[int, ...]:
