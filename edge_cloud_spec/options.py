@@ -61,7 +61,8 @@ class Bounded:
     """A dataclass that raises ValueError naming its first field out of range."""
 
     def __post_init__(self) -> None:
-        for name, default, metadata in _declared(type(self)):
+        kind: Any = type(self)
+        for name, default, metadata in _declared(kind):
             if error := field_error(name, default, getattr(self, name), metadata):
                 raise ValueError(error)
 
