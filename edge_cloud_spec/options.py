@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from .errors import UserError
@@ -61,19 +61,30 @@ class Bounded:
     """A dataclass that raises ValueError naming its first field out of range."""
 
     def __post_init__(self) -> None:
-        declared = [item for item in fields(self) if item.metadata]  # type: ignore[arg-type]
-        for item in declared:
-            value = getattr(self, item.name)
-            if error := field_error(item.name, item.default, value, item.metadata):
+        kind: Any = type(self)
+        for name, default, metadata in _declared(kind):
+            if error := field_error(name, default, getattr(self, name), metadata):
                 raise ValueError(error)
+
+
+@cache
+def _declared(settings: Any) -> list[tuple[str, Any, Any]]:
+    """The name, default and metadata of each declared field of a class."""
+    return [(item.name, item.default, item.metadata) for item in fields(settings) if item.metadata]
 
 
 def field_error(name: str, default: Any, value: Any, metadata: Any) -> str:
     """What is wrong with ``value`` for the field ``name``, in one sentence; empty if nothing is."""
-    kinds = (int, float) if type(default) is float else type(default)
-    fits = isinstance(value, kinds) and isinstance(value, bool) == isinstance(default, bool)
-    low, high = metadata.get("range", (value, value))
-    fits = fits and low <= value <= high and value in metadata.get("choices", (value,))
+    kind = type(default)
+    fits = type(value) is kind or (
+        isinstance(value, (int, float) if kind is float else kind)
+        and isinstance(value, bool) == (kind is bool)
+    )
+    if fits and "range" in metadata:
+        low, high = metadata["range"]
+        fits = low <= value <= high
+    elif fits and "choices" in metadata:
+        fits = value in metadata["choices"]
     return "" if fits else f"{name} must be {wanted(default, metadata)}, not {value!r}"
 
 

@@ -89,9 +89,14 @@ def _fits(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) ->
     moved = _moved(np.array([frame.columns for frame in frames]))
     inside = taken[1:] - LAGS[-1] > at[0]  # of the same pictures for every lag, where there are any
     inside = inside if inside.sum() > FEWEST else np.ones(len(moved), bool)
-    turned = [np.diff(np.interp(taken - lag, at, yaw))[inside] for lag in LAGS]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        fits = np.nan_to_num([np.corrcoef(moved[inside], one)[0, 1] for one in turned])
+    seen = moved[inside] - moved[inside].mean()
+    found = []
+    for lags in np.array_split(LAGS, 20):  # of a bag of hours all at once would fill the memory
+        turned = np.diff(np.interp(taken - lags[:, None], at, yaw))[:, inside]
+        turned -= turned.mean(1, keepdims=True)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found.append(turned @ seen / np.sqrt(np.square(turned).sum(1) * (seen @ seen)))
+    fits = np.nan_to_num(np.concatenate(found))
     if fits.max() < FITS:
         raise UserError(
             f"the pictures fit odometry to {fits.max():.2f} only: turn left and right, slower, "

@@ -70,6 +70,18 @@ class TrialMeasurements:
     scans: dict[str, list[tuple[float, Points]]] = field(default_factory=dict)
     blind: dict[str, str] = field(default_factory=dict)
     obstacles: ObstacleSettings = field(default_factory=ObstacleSettings)
+    _path: np.ndarray = field(
+        default_factory=lambda: np.empty((0, 4)), init=False, repr=False, compare=False
+    )
+
+    @property
+    def path(self) -> np.ndarray:
+        """``poses`` [n, 4]. Each trial looks at all of them several times: only new ones are
+        converted."""
+        if len(self._path) < len(self.poses):
+            new = np.reshape(self.poses[len(self._path) :], (-1, 4))
+            self._path = np.concatenate([self._path, new])
+        return self._path
 
     def command(self, now: float, speed: float, turn: float, aside: float = 0.0) -> None:
         """Record a command, in force from now on."""
@@ -209,7 +221,7 @@ class AxisFigures:
 
 def runs_of(recording: TrialMeasurements) -> list[Run]:
     """All runs of a recording, in order."""
-    groups, poses = _groups(recording), np.array(recording.poses)
+    groups, poses = _groups(recording), recording.path
     drift = _drift(groups, poses) or NO_DRIFT
     found: list[Run] = []
     stood = math.inf
@@ -250,7 +262,8 @@ def _run(group: np.ndarray, rest: float, poses: np.ndarray, drift: Drift) -> lis
     along, lasted = sent[:, 2 + axis], sent[:, 1] - sent[:, 0]
     total = float(along @ lasted)
     begin, end, rest = sent[0, 0], group[-1, 1], min(rest, group[-1, 1] + 2.0)
-    times, x, y, yaw = poses[(poses[:, 0] >= begin - 0.3) & (poses[:, 0] <= rest)].T
+    since, until = (poses[:, 0].searchsorted(*at) for at in ((begin - 0.3,), (rest, "right")))
+    times, x, y, yaw = poses[since:until].T
     to_and_fro = abs(total) < 0.99 * np.abs(along) @ lasted
     others = {TURN: (MOVE, STRAFE), STRAFE: (MOVE,)}.get(axis, ())  # a move may correct its course
     both = any(most[other] > OTHER_AXIS[other] for other in others)
@@ -282,11 +295,11 @@ def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 def drift_of(recording: TrialMeasurements) -> Drift | None:
     """The drift of a base that is commanded to stand: of each axis, and over ground, m/s."""
-    return _drift(_groups(recording), np.array(recording.poses))
+    return _drift(_groups(recording), recording.path)
 
 
 def _drift(groups: list[tuple[bool, np.ndarray]], poses: np.ndarray) -> Drift | None:
-    sums, (times, x, y, yaw) = np.zeros(5), poses.reshape(-1, 4).T
+    sums, (times, x, y, yaw) = np.zeros(5), poses.T
     for stands, group in groups:
         begin, end = max(group[0, 0] + 1.0, times[0]), group[-1, 1]
         if stands and end - begin >= DRIFT_SPAN_S:
@@ -389,7 +402,7 @@ def odometry_of(recording: TrialMeasurements) -> tuple[np.ndarray, np.ndarray]:
     """Odometry's times, as the navigator dates them (stamp plus least latency, s), and its yaw,
     rad."""
     stamps, came = np.array(recording.stamps).T
-    return stamps + (came - stamps).min(), np.array(recording.poses)[:, 3]
+    return stamps + (came - stamps).min(), recording.path[:, 3]
 
 
 def rate_of(times: Sequence[float] | np.ndarray) -> float | None:

@@ -56,7 +56,7 @@ def thinned(points: Points) -> Points:
 def own_points(recording: TrialMeasurements, source: str) -> Points:
     """The points [n, 2] of the robot itself beyond its body's edge: near it wherever it heads."""
     times, points = zip(*recording.scans[source], strict=True)
-    yaws = np.interp(times, *np.array(recording.poses)[:, [0, 3]].T)
+    yaws = np.interp(times, *recording.path[:, [0, 3]].T)
     sectors = (yaws * SECTORS / math.tau).astype(int) % SECTORS
     near = [one[recording.obstacles.beyond(one) < BODY_NEAR_M] for one in points]
     seen = np.zeros((len(near), 360))
@@ -107,7 +107,7 @@ def mount_of(
 
 def _pair(recording: TrialMeasurements, source: str, run: Run, own: Points) -> Pair | None:
     least, most = WITHIN[run.axis]
-    scans, (times, *place) = recording.scans[source], np.array(recording.poses).T
+    scans, (times, *place) = recording.scans[source], recording.path.T
     stands = [[p for at, p in scans if at < run.begin][-1:]]
     stands += [[p for at, p in scans if run.end + REST_DELAY_S < at < run.rest][-1:]]
     if not (all(stands) and least <= abs(run.ended) <= most):

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,13 @@ class PromptSpec:
 
     def to_bytes(self) -> bytes:
         """Serialize to JSON for ``from_bytes``; leaves out fields with the usual values."""
-        usual = {
-            "logits": dataclasses.asdict(UNPROCESSED),
-            "system_text": None,
-            "pictures": MOST_PICTURES,
-        }
-        every = dataclasses.asdict(self).items()
-        fields = {name: value for name, value in every if value != usual.get(name, ...)}
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        usual = {"logits": UNPROCESSED, "system_text": None, "pictures": MOST_PICTURES}
+        left_out = {name for name, value in usual.items() if getattr(self, name) == value}
+        fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in left_out}
         return json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
 
     @classmethod

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -368,6 +368,7 @@ class Dialect:
         ]
 
 
+@lru_cache(maxsize=4096)
 def pattern_of(phrase: str) -> str:
     """The regular expression of a phrase, with a group for its amount."""
     return NUMBER.join(map(_literal, phrase.split(AMOUNT_PLACE)))

@@ -169,7 +169,7 @@ class CommandedMotion:
         for velocity, begin, end in self.spans(now, time - ROLLED_OUT * lag):
             lasted = max(0.0, end - max(begin, time))
             moves = turns = lasted
-            if limits is not None:
+            if limits is not None and begin < time:
                 moves += _rolled(begin - time, end - time, limits.move.braking)
                 turns += _rolled(begin - time, end - time, limits.turn.braking)
             path += velocity.speed * moves

@@ -156,8 +156,8 @@ class Navigator:
     ) -> None:
         """``stops``: where counting begins; different for each navigator that runs. ``starting``:
         why nothing may move yet (until ``Hold("", START)``); empty: it may."""
-        self.odometer = Odometer()
-        self.settings = self.odometer.settings = settings or NavigatorSettings()
+        self.odometer = Odometer(settings or NavigatorSettings())
+        self.settings = self.odometer.settings
         self.stop_latch = StopLatch(stops, starting)
         state = "stopped" if starting else "idle"
         self.status = NavigatorStatus(state, NOBODY, starting or "started", stops)
@@ -168,7 +168,6 @@ class Navigator:
         self._commanded = CommandedMotion()
         self.obstacles = Obstacles(self.odometer, self._commanded)
         self._plausibility = Plausibility(self.odometer, self._commanded)
-        self.obstacles.settings = self.settings
         self._free_at = -math.inf  # when no obstacle last held the robot
         self._in_way = ""  # the obstacle in the way of the current motion
         # Of the last decisions, s from the frame to the verified action.

@@ -20,7 +20,6 @@ from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, ROUNDING
 from .odometer import Odometer
 from .people import moves_near, reach_of, seen_free
 from .pose import STILL, Pose, Velocity, apart
-from .settings import NavigatorSettings
 from .sight import LidarSight, Rays, blindness, sides_seen
 
 NEAR_M = 4.0  # m; farther points do not matter
@@ -74,7 +73,7 @@ class Obstacles:
     """
 
     def __init__(self, odometer: Odometer, commanded: CommandedMotion) -> None:
-        self.settings = NavigatorSettings()
+        self.settings = odometer.settings
         self.why = ""
         self._odometer, self._commanded = odometer, commanded
         self._seen: dict[str, _Seen] = {}

@@ -27,8 +27,8 @@ class Odometer:
     So stamps are needed only to tell messages apart.
     """
 
-    def __init__(self) -> None:
-        self.settings = NavigatorSettings()
+    def __init__(self, settings: NavigatorSettings) -> None:
+        self.settings = settings
         self.track = Track()
         self._dropped = ""  # why the newest message was dropped, as the end of a sentence
         self._clock = SourceClock("odometry's")
@@ -182,7 +182,8 @@ class Track:
 
     def at(self, time: int) -> Pose | None:
         """The pose at ``time`` (ns), interpolated; None if unknown."""
-        near = [entry for entry in self._poses if abs(entry[0] - time) <= SAME_TIME_NS]
+        low, high = time - SAME_TIME_NS, time + SAME_TIME_NS
+        near = [entry for entry in self._poses if low <= entry[0] <= high]
         if not near:
             return None
         at, nearest = min(near, key=lambda entry: abs(entry[0] - time))

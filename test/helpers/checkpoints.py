@@ -42,7 +42,7 @@ ALL_FAMILIES = tuple(families.FAMILIES)
 FAMILIES = tuple(name for name in ALL_FAMILIES if families.FAMILIES[name].reads_pictures)
 TEXT_FAMILIES = tuple(name for name in ALL_FAMILIES if name not in FAMILIES)
 _ROOT = tempfile.TemporaryDirectory(prefix="models_")
-_FORWARDS: deque[tuple[Any, list[int], np.ndarray]] = deque(maxlen=64)  # the last of `full_logits`
+_FORWARDS: deque[tuple[Any, list[int], np.ndarray]] = deque(maxlen=400)  # of `full_logits`
 
 
 @functools.cache

@@ -125,7 +125,7 @@ class Trial:
         if lidar is not None:
             self.commission.recording.obstacles = ObstacleSettings(scan="scan")
         self.noise = np.random.default_rng(seed)
-        self.scene = self.noise.normal(size=4096)
+        self.strip = np.resize(self.noise.normal(size=4096)[:2000], 4000)  # it is closed
         self.now, self.steps = 100.0, 0
         self.velocity, self.sent = (0.0, 0.0, 0.0), -math.inf
         self.halts = 0
@@ -215,9 +215,9 @@ class Trial:
     def _see(self, lag: float, blur: float) -> None:
         """A picture of a strip; ``lag`` s older than stamped, less sharp by ``blur`` a rad/s."""
         yaw = self.yaws[-1 - min(len(self.yaws) - 1, round(lag / DT))]
-        at = (np.arange(COLUMNS_WIDE) - yaw * 150.0) % 2000
-        left = at.astype(int)
-        columns = self.scene[left] + (at - left) * (self.scene[left + 1] - self.scene[left])
+        part, left = math.modf(-yaw * 150.0 % 2000)
+        strip = self.strip[int(left) : int(left) + COLUMNS_WIDE + 1]
+        columns = strip[:-1] + part * (strip[1:] - strip[:-1])
         sharp = 1.0 / (1.0 + blur * abs(self.base.rates[1])) + self.noise.normal() * 0.01
         came = EPOCH + self.now
         self.pending.append(PictureFeatures(came, came, columns - columns.mean(), float(sharp)))

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
@@ -142,7 +142,7 @@ def _refusal(arguments: list[str]) -> str:
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
-            parser_of(arguments[:2]).parse_args(arguments)
+            _parser(*arguments[:2]).parse_args(arguments)
     except SystemExit as end:
         return told.getvalue().strip().rpartition("\n")[2] if end.code else ""
     except UserError as error:
@@ -175,15 +175,25 @@ def _launch_error(words: list[str]) -> str:
     return ""
 
 
+@cache
+def _commands() -> frozenset[str]:
+    return frozenset(all_commands()[0])
+
+
+@cache
+def _parser(*chosen: str) -> argparse.ArgumentParser:
+    return parser_of(chosen)
+
+
 def mention_error(span: str) -> str:
     """The same for a command named in a sentence, which may leave values out (`serve --keep`)."""
     words = span.split()
     if words[0] in ("make", "ros2"):
         return line_error(span)
     words = words[1:] if words[0] == "edge-cloud-spec" else words
-    if not words or words[0] not in all_commands()[0] or words == span.split()[:1]:
+    if not words or words[0] not in _commands() or words == span.split()[:1]:
         return ""
-    parser = parser_of(words[:2])
+    parser = _parser(*words[:2])
     for word in words:
         subparsers = next(
             (a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None

@@ -158,6 +158,8 @@ class Rover:
         if not isinstance(effect, Drive):
             return effect
         v, (least, turn) = effect.velocity, self.dead
+        if self.slip == 1.0 and not (least or turn):
+            return effect
         followed = Velocity(
             v.vx * self.slip if abs(v.vx) >= least else 0.0,
             v.vy * self.slip if abs(v.vy) >= least else 0.0,
@@ -183,14 +185,13 @@ class Rover:
                     pass
                 if self.blocked:
                     self.base.pose = pose
-                self.base.pose = replace(
-                    self.base.pose, yaw=self.base.pose.yaw + self.drift * COMMAND_PERIOD_S / 5
-                )
+                x, y, yaw = self.base.pose.x, self.base.pose.y, self.base.pose.yaw
+                yaw += self.drift * COMMAND_PERIOD_S / 5
+                self.base.pose = Pose(x, y, yaw)
                 self.now = at
                 self._take_commands()
                 self.way.append((at, self.base.pose))
-                pose = replace(self.base.pose, yaw=wrap(self.base.pose.yaw))
-                told = self.tell(Odometry(pose, round((EPOCH + self.now) * 1e9)))
+                told = self.tell(Odometry(Pose(x, y, wrap(yaw)), round((EPOCH + self.now) * 1e9)))
                 effects += [] if told is None else self.on(told)
                 if part == 3 and self.ticks % CAMERA == 0:
                     ahead = self.late - self.camera_lag

@@ -166,9 +166,12 @@ class Walk:
         """Ranges [n] between which each ray meets something; the last is ``FARTHEST_M`` or more,
         where it meets nothing."""
         along = np.arange(PART_M, FARTHEST_M + 2 * PART_M, PART_M)
-        met = self._within(eye + out[:, None] * along[:, None])
-        met[:, -1] = True
-        first = along[met.argmax(1)]
+        first, left = np.full(len(out), along[-1]), np.arange(len(out))
+        for part in np.array_split(along[:-1], 6):  # most rays end near by
+            met = self._within(eye + out[left, None] * part[:, None])
+            ends = met.any(1)
+            first[left[ends]] = part[met[ends].argmax(1)]
+            left = left[~ends]
         return first - PART_M, first
 
     def scan(self) -> Scan:

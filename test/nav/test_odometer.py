@@ -181,7 +181,7 @@ def test_odometry_that_goes_missing_stops_the_motion(stamp: int, why: str) -> No
 @given(st.floats(0.3, 60.0), st.integers(0, 20))
 def test_odometry_that_comes_too_seldom_is_told_with_its_rate(rate: float, jitter: int) -> None:
     """Below odometry_timeout it was missing now and there again, without a reason."""
-    odometer, now = Odometer(), 100.0
+    odometer, now = Odometer(NavigatorSettings()), 100.0
     for number in range(60):
         now += (1.0 + (number % 3 - 1) * jitter / 100) / rate
         odometer.receive(Odometry(Pose(), round(now * 1e9)), now)

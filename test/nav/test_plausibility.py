@@ -166,7 +166,7 @@ def test_a_jump_between_two_seldom_messages_is_not_against_the_commands(
     jump: float, held: bool
 ) -> None:
     """What a base could have made in that time is."""
-    odometer, commanded = Odometer(), CommandedMotion()
+    odometer, commanded = Odometer(NavigatorSettings()), CommandedMotion()
     plausibility = Plausibility(odometer, commanded)
     commanded.command(Velocity(0.9), 9.0)
     x, said = 0.0, []

@@ -103,6 +103,7 @@ def _torchao_config(kind: str, group: int = INT4_GROUP) -> Any:
 PACK_ROWS = 8  # the number of rows that the packed layout is optimized for: a draft, not a prefill
 FEW_ROWS = 4  # a large product is faster with so many rows than with one (3.2 instead of 4.3 ms)
 LARGE = 1 << 19  # weights of a large product
+SMALLEST = 1 << 16  # weights of a packed product: its call takes 15 us longer than `nn.Linear`'s
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
@@ -168,6 +169,7 @@ def can_pack(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether this is a plain float32 layer on a CPU, and torch supports packed oneDNN weights."""
     return (
         is_plain(module)
+        and module.weight.numel() >= SMALLEST
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
         and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch's

@@ -27,6 +27,7 @@ TOY_MAX_TOKENS = 14
 TOY_IMAGE = ImageSpec(784, 784, 14, 2, 2)
 
 
+@lru_cache
 def spec_of(max_tokens: int = TOY_MAX_TOKENS, vocabulary: int = TOY_VOCABULARY) -> PromptSpec:
     """The prompt specification of a toy target."""
     return PromptSpec("template", TOY_IMAGE, (TOY_END,), max_tokens, "toy", vocabulary)
