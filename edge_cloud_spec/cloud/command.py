@@ -209,7 +209,10 @@ def make_worker(settings: ServeSettings) -> Worker:
         return _make_vllm(settings)
     from ..models.checkpoint import checkpoint_directory
 
-    checkpoint_directory(models.target)  # a wrong option costs no time: before torch is imported
+    # What is missing or wrong costs no time: it is said before torch is imported.
+    for package in ("torch", "transformers"):
+        check_installed(package, f"a target in torch ({models.target})")
+    checkpoint_directory(models.target)
     options = models.load_options
     own, check = models.generation_config, not models.no_check
     with no_garbage_collection():
