@@ -212,7 +212,10 @@ def _make_local(settings: ServeSettings) -> Worker:
     from ..models.checkpoint import checkpoint_directory
 
     models = settings.models
-    checkpoint_directory(models.target)  # a wrong option costs no time: before torch is imported
+    # What is missing or wrong costs no time: it is said before torch is imported.
+    for package in ("torch", "transformers"):
+        check_installed(package, f"a target in torch ({models.target})")
+    checkpoint_directory(models.target)
     options = models.load_options
     own, check = models.generation_config, not models.no_check
     with no_garbage_collection():

@@ -102,7 +102,8 @@ def load_drafter(settings: DraftModelSettings) -> Drafter:
         model = load_llama(path, device=device, quantize=quantize, threads=settings.threads)
     else:
         what = f"a drafter that is no GGUF file, no openai:URL and not bytes ({path})"
-        check_installed("torch", what)
+        for package in ("torch", "transformers"):
+            check_installed(package, what)
         with no_garbage_collection():
             from .load import load
 

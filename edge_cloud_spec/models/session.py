@@ -17,23 +17,10 @@ from ..decoding.token_tree import TokenTree
 from ..errors import MemoryFull
 from .cache import SPARE_ROWS, KeyValueCache
 from .drafter import ALL_ROWS
+from .pass_request import PassRequest
 from .passes.attention import OnLayer, PassItem
 from .passes.target_rows import DeviceRows, on_device, on_host, stacked
 from .passes.transformer import Deepstack, Transformer
-
-
-@dataclass(frozen=True, eq=False)
-class PassRequest:
-    """One session's part of a pass: the arguments of ``Session.forward``.
-
-    grows: keep the existing nodes, as ``Session.grow`` does.
-    """
-
-    session: Session
-    tokens: Sequence[int] = ()
-    parents: Sequence[int] | None = None
-    on_layer: OnLayer | None = None
-    grows: bool = False
 
 
 class _NobodyLeft(Exception):
@@ -84,7 +71,7 @@ def run_pass(
 
 
 def forward_together(
-    transformer: Transformer, vocabulary: int, requests: Sequence[PassRequest]
+    transformer: Transformer, vocabulary: int, requests: Sequence[PassRequest[Session]]
 ) -> list[DeviceRows | Exception]:
     """``Session.forward`` of several sessions in one pass, which reads the weights only once.
 
@@ -239,7 +226,7 @@ class Session:
         rows = self._pass(PassRequest(self, tokens, parents, on_layer, grows=True))
         return rows[len(rows) - len(tokens) :]
 
-    def _pass(self, request: PassRequest) -> NDArray[np.float32]:
+    def _pass(self, request: PassRequest[Session]) -> NDArray[np.float32]:
         """Run a pass for this session alone; returns its logits in host memory."""
         (result,) = forward_together(self._transformer, self.vocabulary, [request])
         if isinstance(result, Exception):
@@ -317,7 +304,7 @@ class Session:
 
     # A pass: ``begin``, then ``end``, or ``undo`` if it raised
 
-    def begin(self, request: PassRequest) -> PassItem | Exception | None:
+    def begin(self, request: PassRequest[Session]) -> PassItem | Exception | None:
         """The part of a pass that computes this request; None: no pass is needed; or why it is
         impossible."""
         if self._in_pass:
@@ -328,7 +315,7 @@ class Session:
             self._in_pass = False
             return error
 
-    def _item(self, request: PassRequest) -> PassItem | None:
+    def _item(self, request: PassRequest[Session]) -> PassItem | None:
         """The pass over the prefix's uncomputed tail and new nodes, after the existing nodes."""
         scored, logits = self.nodes, self._logits
         known = self.scored_with_prompt and request.on_layer is None
@@ -372,7 +359,7 @@ class Session:
         )
 
     def end(
-        self, request: PassRequest, logits: DeviceRows | Exception | None
+        self, request: PassRequest[Session], logits: DeviceRows | Exception | None
     ) -> DeviceRows | Exception:
         """Finish a request with its part's logits or error (None: no pass was needed); returns its
         result."""

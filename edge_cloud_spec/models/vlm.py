@@ -16,11 +16,12 @@ from .cache import SPARE_ROWS, KeyValueCache, PrefixStore, PromptPart, prompt_pa
 from .checkpoint import CheckpointFiles
 from .image import diverse_tokens, picture_positions, picture_spans, positions_of
 from .kv_memory import MB, KvMemory
+from .pass_request import PassRequest
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
 from .processor import Processor
 from .prompt import Prompt, PromptImage
-from .session import EncodedPicture, PassRequest, PlacedPicture, Prefill, Session, forward_together
+from .session import EncodedPicture, PlacedPicture, Prefill, Session, forward_together
 
 CPU_KV_BYTES = 2048 * MB
 ENCODED_PICTURES = 16  # whose features are kept: a conversation that is read anew needs several
@@ -165,7 +166,9 @@ class Vlm(Processor):
         key = owner, image.digest, image.grid, kept
         return self._features.get_or_make(key, lambda: self._encode(image, kept))
 
-    def forward_together(self, requests: Sequence[PassRequest]) -> list[DeviceRows | Exception]:
+    def forward_together(
+        self, requests: Sequence[PassRequest[Session]]
+    ) -> list[DeviceRows | Exception]:
         """One pass for several sessions: ``session.forward_together`` with this model."""
         return forward_together(self.transformer, self.vocabulary, requests)
 

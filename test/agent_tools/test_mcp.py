@@ -153,6 +153,7 @@ def peer(navigator: Navigator) -> Iterator[Drafter]:
         drafter.until(lambda: drafter.states and drafter.count_publishers("cmd_vel"))
         drafter.until(lambda: drafter.words.get_subscription_count() == 2)  # navigator and server
         drafter.until(lambda: drafter.state.detail != "the navigator is not active")
+        drafter.match("navigator", "instruction_server")
         yield drafter
 
 

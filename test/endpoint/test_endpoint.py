@@ -285,11 +285,12 @@ def link() -> Iterator[Proxy]:
 
 @dataclass(frozen=True)
 class Slow:
-    """An endpoint whose link is slow where a test wants it; ``ends``: of its decodes."""
+    """An endpoint whose link is slow where a test wants it; ``begun``, ``ends``: of its decodes."""
 
     endpoint: RunningEndpoint
     link: Proxy
     decoder: Decoder
+    begun: list[None]
     ends: list[str]
 
     @contextmanager
@@ -302,19 +303,21 @@ class Slow:
 @pytest.fixture
 def slow(link: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     link.set_delay(0.0)
-    ends: list[str] = []
+    begun, ends = list[None](), list[str]()
     with ExitStack() as stack:
         drafter = str(checkpoint("qwen3_vl", 2, 384))
         decoder = stack.enter_context(Decoder(link.address, drafter, preset="dsd"))
         run = decoder.runner.run
 
         def noted(*given: Any) -> Outcome:
+            begun.append(None)
             outcome = run(*given)
             ends.append(outcome.reason)
             return outcome
 
         monkeypatch.setattr(decoder.runner, "run", noted)
-        yield Slow(stack.enter_context(RunningEndpoint(decoder, queue=2)), link, decoder, ends)
+        endpoint = stack.enter_context(RunningEndpoint(decoder, queue=2))
+        yield Slow(endpoint, link, decoder, begun, ends)
 
 
 HELLO = asked("hello")
@@ -509,7 +512,7 @@ def test_a_client_that_goes_away_ends_its_questions(slow: Slow) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", slow.endpoint.port)
         many = QUESTIONS | {"questions": QUESTIONS["questions"] * 100}
         connection.request("POST", DECISIONS, json.dumps(many), HEADERS)
-        until(lambda: slow.ends)
+        until(lambda: len(slow.begun) > len(slow.ends) > 0)
         connection.sock.shutdown(socket.SHUT_RDWR)
         until(lambda: not slow.endpoint.decodes._turn.locked())
     assert "aborted" in slow.ends and len(slow.ends) < 300

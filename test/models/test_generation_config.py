@@ -28,7 +28,7 @@ from edge_cloud_spec.decoding.processors import (
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.checkpoint import checkpoint_files
-from edge_cloud_spec.models.passes.target_rows import target_rows
+from edge_cloud_spec.models.pass_request import target_rows
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, logits_processors
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec_lab.bench.reference import generate

@@ -28,13 +28,14 @@ from edge_cloud_spec.models import session as session_module
 from edge_cloud_spec.models.cache import CacheLayout, KeyValueCache
 from edge_cloud_spec.models.drafter import ALL_ROWS
 from edge_cloud_spec.models.kv_memory import KvMemory
+from edge_cloud_spec.models.pass_request import PassRequest
 from edge_cloud_spec.models.passes import attention as attention_module
 from edge_cloud_spec.models.passes.attention import PaddedAttention, PassItem
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.passes.transformer import OnLayer
 from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.recurrent import RecurrentLayout
-from edge_cloud_spec.models.session import PassRequest, Session
+from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 
 TEXTS = ("find the silver bottle", "search for the red chair near the door", "find it")

@@ -18,7 +18,8 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows, TargetRows
 from edge_cloud_spec.decoding.token_distribution import distribution_of
-from edge_cloud_spec.models.passes.target_rows import TensorRows, target_rows
+from edge_cloud_spec.models.pass_request import target_rows
+from edge_cloud_spec.models.passes.target_rows import TensorRows
 from edge_cloud_spec_lab.harness.toy import ToyGrammar
 
 SCALES = (0.0, 1e-7, 0.1, 1.0, 5.0, 100.0, 1e34)

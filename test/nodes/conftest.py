@@ -41,10 +41,11 @@ def bench(launch: object) -> Iterator[Bench]:
 
 
 def find_navigator(bench: Bench, ready: bool) -> None:
-    """Wait until the navigator is there and hears everything."""
+    """Wait until the navigator is there, and both hear all that the other says."""
     heard = (bench.words, bench.e_stop, bench.instruction)
     bench.until(lambda: bench.states and bench.count_publishers("cmd_vel"))
     bench.until(lambda: all(publisher.get_subscription_count() for publisher in heard))
+    bench.match("navigator")
     if ready:
         bench.until(lambda: bench.state.detail != "the navigator is not active")
 

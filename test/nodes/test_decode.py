@@ -86,6 +86,7 @@ def drafter(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def watcher(folder: Path, link: Proxy, drafter: object) -> Iterator[Watcher]:
     bridge = ["-m", "edge_cloud_spec.nodes.cloud_bridge"]
     with node(bridge, folder / "bridge.log", cloud=link.address), Watcher() as watcher:
+        watcher.match("drafter", "cloud_bridge")
         yield watcher
 
 

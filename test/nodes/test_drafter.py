@@ -23,7 +23,7 @@ from edge_cloud_spec.edge.runner import OUT_OF_REACH, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
-from edge_cloud_spec.nav.events import Report, Tick
+from edge_cloud_spec.nav.events import EStop, Report, Tick
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import STARTED, DrafterNode
 from edge_cloud_spec.nodes.drafting.topics import to_decode_stats
@@ -258,6 +258,15 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         lines = operator.collect(InstructionStatus, "instruction_status", LATCHED)
         instruction = operator.create_publisher(String, "instruction", RELIABLE)
         stops = [operator.create_publisher(Bool, "e_stop", qos) for qos in (LATCHED, RELIABLE)]
+        received, receive = list[object](), node._pilot.receive
+        node._pilot.receive = lambda event: (received.append(event), receive(event))
+
+        def reaches(event: object) -> None:
+            operator.until(
+                lambda: event in received,
+                meanwhile=lambda: rclpy.spin_once(node, timeout_sec=0.01),
+            )
+            received.clear()
 
         def hear(begin: str, meanwhile: Callable[[], object] = lambda: None) -> None:
             operator.until(
@@ -267,13 +276,14 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
 
         stops[0].publish(Bool(data=True))  # before the drafter begins, as for one that starts again
         operator.until(lambda: stops[0].get_subscription_count() >= len(EVERY_PUBLISHER))
-        operator.spin(0.5)
+        reaches(EStop(True))
         node.bring_up()
         hear(f"idle {STARTED}")
         operator.until(instruction.get_subscription_count)
         instruction.publish(String(data="find the red box"))
         hear("failed e_stop is on; publish the instruction again")
         stops[0].publish(Bool(data=False))
+        reaches(EStop(False))
         operator.spin(0.5)
         assert not any(line.state == InstructionStatus.FOLLOWING for line in lines)
         instruction.publish(String(data="find the red box"))
@@ -281,7 +291,7 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         stops[1].publish(Bool(data=True))
         hear("stopped e_stop")
         stops[1].publish(Bool(data=False))
-        operator.spin(0.5)
+        reaches(EStop(False))
         instruction.publish(String(data="find the red box"))
         hear("following find the red box")
         navigator = operator.create_publisher(NavStatus, "nav_status", LATCHED)
@@ -289,8 +299,9 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         hear("stopped e_stop")  # which its publisher did not tell the drafter itself
         instruction.publish(String(data="find the red box"))
         hear("failed e_stop is on; publish the instruction again")
-        navigator.publish(to_status(NavigatorStatus("idle", code=NavCode.RELEASED)))
-        operator.spin(0.5)
+        released = NavigatorStatus("idle", code=NavCode.RELEASED)
+        navigator.publish(to_status(released))
+        reaches(released)
         instruction.publish(String(data="find the red box"))
         hear("following find the red box")
         lossy = operator.create_publisher(String, "instruction", SENSOR_DATA)

@@ -106,6 +106,7 @@ def drafter(server: subprocess.Popen[bytes]) -> Iterator[Drafter]:
         for publisher in (drafter.status, drafter.words):
             drafter.until(publisher.get_subscription_count)
         drafter.until(lambda: drafter.count_publishers("instruction") == 2)  # ours, and its own
+        drafter.match("instruction_server")
         yield drafter
 
 

@@ -93,8 +93,9 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
     bench.until(lambda: bench.states and bench.said("stopped", "-", "the navigator is not active"))
     assert not bench.words.get_subscription_count(), "nothing is kept for later"
     assert manager.change("activate")
-    for each in (bench.words, bench.instruction):
+    for each in (bench.words, bench.instruction, bench.e_stop):
         bench.until(each.get_subscription_count)
+    bench.match("navigator")
     bench.until(lambda: bench.state.state == "idle")
     bench.say(TURN, "r1", instruction="find it")
     bench.until(lambda: bench.turning)

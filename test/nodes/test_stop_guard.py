@@ -70,9 +70,9 @@ class Pulses(Peer):
         """Wait until the guard hears the pulse, and is heard."""
         self.until(lambda: self.pulse.get_subscription_count())
         self.until(lambda: self.count_publishers("cmd_vel") > 1)
-        while not self.stops:
-            self.pulse.publish(Bool(data=True))
-            self.spin(0.7)
+        self.match("stop_guard")
+        self.pulse.publish(Bool(data=True))
+        self.until(lambda: self.stops)
         self.pulse.publish(Bool(data=False))
         self.settle()
         self.spin(2 * SILENCE)

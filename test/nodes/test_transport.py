@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Bool
 
+from edge_cloud_spec.bringup.graph import CONTAINED
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.msg import NavStatus
 from edge_cloud_spec.nodes.runtime.transport import (
@@ -28,7 +29,8 @@ from edge_cloud_spec.nodes.runtime.transport import (
 from edge_cloud_spec.share import share
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-NODES = ("navigator", "stop_guard", "instruction_server", "monitor")
+PROCESSES = ("navigator", "stop_guard", "container")
+NODES = ("navigator", "stop_guard", *CONTAINED)
 SWITCHES = ("FASTDDS_BUILTIN_TRANSPORTS", *PROFILE_VARIABLES)
 VARIABLES = (*SWITCHES, RANGE, LOCALHOST_ONLY, "ROS_STATIC_PEERS")
 RANGES = {
@@ -60,7 +62,7 @@ def test_no_node_of_ours_is_in_shared_memory_and_who_is_there_and_ours_hear_each
 ) -> None:
     for variable, value in RANGES[name].items():
         environment.setenv(variable, value)
-    nodes = {node: launch(["-m", f"edge_cloud_spec.nodes.{node}"]) for node in NODES}
+    running = [launch(["-m", f"edge_cloud_spec.nodes.{name}"]) for name in PROCESSES]
     with Peer() as peer:
         status = peer.collect(NavStatus, "nav_status", LATCHED)
         peer.create_publisher(Bool, "e_stop", LATCHED).publish(Bool(data=True))
@@ -68,7 +70,7 @@ def test_no_node_of_ours_is_in_shared_memory_and_who_is_there_and_ours_hear_each
         for node in NODES:
             assert peer.set_parameters_of(node, {}) == []  # it hears, and answers
         assert shared_memory(os.getpid())  # there is some, and the peer is in it
-        assert not set().union(*(shared_memory(process.pid) for process in nodes.values()))
+        assert not set().union(*(shared_memory(process.pid) for process in running))
 
 
 def test_what_the_user_has_chosen_stays(

@@ -76,6 +76,7 @@ def test_every_topic_of_a_namespaced_robot_is_in_the_bag(tmp_path: Path) -> None
     recorder = record("cli", "record", "--out", str(tmp_path / "bag"), "--namespace", "robot1")
     with Robot("/robot1") as one:
         one.until(lambda: all(p.get_subscription_count() for p in one.publishers_.values()))
+        one.match("recorder")
         one.spin(1.5)  # it looks for a raw camera each second
         recorder.send_signal(signal.SIGINT)
         said, errors = recorder.communicate()

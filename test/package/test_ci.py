@@ -26,6 +26,10 @@ ALONE = "PYTEST_XDIST_WORKER" not in os.environ
 def test_another(): pass
 """
 FAILS = "def test_it(): assert ALONE, 'how it failed'"
+IN_FIXTURE = """
+@pytest.fixture
+def given(): assert ALONE, 'how its fixture failed'
+def test_other(given): pass"""
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 
@@ -45,21 +49,14 @@ def ci(folder: Path, tests: str, lint: str = "true") -> tuple[int, str, int]:
     return done.returncode, done.stdout, (folder / "runs").read_text().count("run")
 
 
-@pytest.mark.parametrize(
-    "tests",
-    [
-        FAILS,
-        "@pytest.fixture\ndef given(): assert ALONE, 'how it failed'\ndef test_it(given): pass",
-    ],
-    ids=["test", "fixture"],
-)
-def test_what_passes_alone_is_told_as_flaky_with_how_it_failed(tests: str, tmp_path: Path) -> None:
-    status, said, runs = ci(tmp_path, tests)
+def test_what_passes_alone_is_told_as_flaky_with_how_it_failed(tmp_path: Path) -> None:
+    status, said, runs = ci(tmp_path, FAILS + IN_FIXTURE)
     assert (status, runs) == (0, 2)
-    assert "FLAKY: test_some.py::test_it - AssertionError: how it failed\n" in said
-    told = [line for line in said.splitlines() if line.startswith("E ") and "how it" in line]
-    assert len(told) == 2, "at once, and at the end"
-    assert said.splitlines()[-1].startswith("1 passed in ")
+    for name, how in ("it", "how it failed"), ("other", "how its fixture failed"):
+        assert f"FLAKY: test_some.py::test_{name} - AssertionError: {how}\n" in said
+        told = [line for line in said.splitlines() if line.startswith("E ") and how in line]
+        assert len(told) == 2, "at once, and at the end"
+    assert said.splitlines()[-1].startswith("2 passed in ")
 
 
 def test_where_all_pass_nothing_is_run_again(tmp_path: Path) -> None:

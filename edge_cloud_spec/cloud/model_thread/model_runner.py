@@ -17,6 +17,7 @@ from ...errors import MemoryFull, UserError
 from ...models.draft_model import DraftModel
 from ...models.drafter import ALL_ROWS
 from ...models.kv_memory import KvMemory
+from ...models.pass_request import PassRequest, target_rows
 from ...models.prompt import Prompt, PromptSpec, logits_processors, text_tokens
 from ...request import Request
 from ...wire.messages import Open
@@ -207,9 +208,6 @@ class LocalModels(ModelRunner):
     def forward(
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
     ) -> list[TargetRows | Exception]:
-        from ...models.passes.target_rows import target_rows
-        from ...models.session import PassRequest  # imports torch
-
         requests = []
         for session in batch:
             draft, on_layer = session.due.draft, self.predictor(session, on_predicted)

@@ -21,9 +21,7 @@ from ...decoding.random_source import RandomSource
 from ...decoding.target_rows import (
     MAX_INVERSE_TEMPERATURE,
     SCORE_MARGIN,
-    LogitRows,
     TargetRow,
-    TargetRows,
     scores_of,
     screened_distribution,
     screened_token,
@@ -48,13 +46,6 @@ def stacked(rows: Sequence[DeviceRows]) -> DeviceRows:
     if isinstance(rows[-1], Tensor):
         return torch.stack([torch.as_tensor(row, device=rows[-1].device) for row in rows])
     return np.stack([on_host(row) for row in rows])
-
-
-def target_rows(rows: DeviceRows, adjusted: AdjustmentAfter | None = None) -> TargetRows:
-    """Wrap logits [1 + n, V] for the acceptance rules, ``adjusted`` first."""
-    if isinstance(rows, Tensor):
-        return TensorRows(rows, adjusted)
-    return LogitRows(rows, adjusted)
 
 
 def adjusted_row(row: Tensor, adjustment: Adjustment) -> Tensor:

@@ -25,8 +25,9 @@ from edge_cloud_spec.models.checkpoint import quiet_libraries
 from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import DTYPES, choose
+from edge_cloud_spec.models.pass_request import PassRequest
 from edge_cloud_spec.models.passes.transformer import Transformer
-from edge_cloud_spec.models.session import PassRequest, Session, forward_together
+from edge_cloud_spec.models.session import Session, forward_together
 
 from .command import Options, Row
 from .options import check_counts, counts

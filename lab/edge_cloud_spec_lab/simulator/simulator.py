@@ -69,7 +69,7 @@ FIRST_SEEDS = {
 _WALL_RGB, _PATH_RGB = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
 
 
-def room_markers(room: Room, frame: str, now: Time) -> list[Marker]:
+def room_markers(room: Room) -> list[Marker]:
     """Markers of walls, things, furniture and names, relative to the robot's start."""
     w, d = room.size[0] / 2, room.size[1] / 2
     corners = [(w, d), (-w, d), (-w, -d), (w, -d), (w, d)]
@@ -77,14 +77,13 @@ def room_markers(room: Room, frame: str, now: Time) -> list[Marker]:
     for thing in (*room.things, *room.furniture):
         for part in thing.parts:
             markers.append(_part(room, thing, part, len(markers)))
-    markers += [_name(room, thing, number) for number, thing in enumerate(room.things)]
-    return [_stamped(marker, frame, now) for marker in markers]
+    return markers + [_name(room, thing, number) for number, thing in enumerate(room.things)]
 
 
-def path_marker(room: Room, path: Sequence[Pose], frame: str, now: Time) -> Marker:
+def path_marker(room: Room, path: Sequence[Pose]) -> Marker:
     """The path so far as a line on the floor."""
     points = [_from_start(room, pose.x, pose.y) for pose in path]
-    return _stamped(_line("path", points or [(0.0, 0.0)], _PATH_RGB, 0.03), frame, now)
+    return _line("path", points or [(0.0, 0.0)], _PATH_RGB, 0.03)
 
 
 def _from_start(room: Room, x: float, y: float) -> tuple[float, float]:
@@ -178,7 +177,7 @@ class RoomTopics:
         self._scans = node.create_publisher(LaserScan, "scan", SENSOR_DATA)
         self._outcome = node.create_publisher(String, "sim/outcome", LATCHED)
         self._markers = node.create_publisher(MarkerArray, "markers", RELIABLE)
-        self._path = [room.start]
+        self._path, self._room_markers = [room.start], room_markers(room)
         self._contacts, self._touching = 0, False
         self.problem = ""
         try:
@@ -265,9 +264,9 @@ class RoomTopics:
 
     def publish_markers(self, _: Base, now: Time) -> None:
         """Publish the room and the path so far; repeated for an RViz that starts late."""
-        markers = room_markers(self._room, self._odom, now)
-        markers.append(path_marker(self._room, self._path, self._odom, now))
-        self._markers.publish(MarkerArray(markers=markers))
+        markers = [*self._room_markers, path_marker(self._room, self._path)]
+        stamped = [_stamped(marker, self._odom, now) for marker in markers]
+        self._markers.publish(MarkerArray(markers=stamped))
 
 
 def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[str, Any]:

@@ -140,7 +140,9 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
 def run_view(args: argparse.Namespace) -> int:
     """Show the run until Ctrl-C; with ``--save`` and a bag, until the file is written."""
     check_installed("rerun", "view (of Python 3.11 or newer)")
-    if args.bag is not None and not args.bag.exists():
+    if args.bag is None:
+        check_installed("rclpy", "view without a bag")
+    elif not args.bag.exists():
         raise UserError(f"there is no bag {args.bag}")
     with signals_as_interrupt():
         if args.save is not None:

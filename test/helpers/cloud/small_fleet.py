@@ -21,12 +21,7 @@ from edge_cloud_spec_lab.harness.toy import toy_worker
 # takes a new one seconds. It finds no module of the tests.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    [
-        "edge_cloud_spec.cloud.fleet.replica",
-        "edge_cloud_spec_lab.harness.toy",
-        "edge_cloud_spec.models.session",
-        "edge_cloud_spec.models.passes.target_rows",
-    ]
+    ["edge_cloud_spec.cloud.fleet.replica", "edge_cloud_spec_lab.harness.toy"]
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rcl_interfaces.srv import SetParameters
+from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -63,6 +63,18 @@ class Peer(Node):
         end = time.monotonic() + seconds
         self.until(lambda: time.monotonic() >= end)
 
+    def match(self, *nodes: str) -> None:
+        """Wait until these nodes know all that this one publishes and subscribes to by now.
+
+        Else they lose its first messages, or it loses theirs. That a publisher of this node counts
+        a subscription says nothing of the other side. DDS announces a node's readers, and its
+        writers, in their order: who answers a client knows what was made before it.
+        """
+        for node in nodes:
+            client = self.create_client(GetParameters, f"{node}/get_parameters")
+            self._answer(client, GetParameters.Request())
+            self.destroy_client(client)
+
     def collect(self, kind: type[Any], topic: str, qos: Any) -> list[Any]:
         """What comes on this topic from now on."""
         heard: list[Any] = []
@@ -74,12 +86,14 @@ class Peer(Node):
         the server has not found the client yet."""
         if name not in self._clients_of:
             self._clients_of[name] = self.create_client(kind, name)
-        client = self._clients_of[name]
+        return self._answer(self._clients_of[name], request, again)
+
+    def _answer(self, client: Any, request: Any, again: bool = True) -> Any:
         self.until(client.service_is_ready)
         future = client.call_async(request)
         self.executor_.spin_until_future_complete(future, 3.0 if again else REPLY_TIMEOUT)
         assert future.done() or again, "no answer"
-        return future.result() if future.done() else self.call(kind, name, request)
+        return future.result() if future.done() else self._answer(client, request)
 
     def set_parameters_of(self, node: str, values: Mapping[str, object]) -> list[str]:
         """Why each value was refused; empty where it was not."""

@@ -18,9 +18,10 @@ from PIL import Image
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.dialects import ours
+from edge_cloud_spec.models.pass_request import PassRequest
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import PromptSpec
-from edge_cloud_spec.models.session import PassRequest, Session
+from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.request import Request
