@@ -116,6 +116,8 @@ def read_yaml(path: Path, what: str) -> Any:
     try:
         content = yaml.load(read_file(path, MOST_YAML).decode("utf-8-sig"), _Plain)
         repr(content)  # Python refuses to show a number of thousands of digits
+    except FileNotFoundError:
+        raise UserError(f"there is no {what} {path}") from None
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{what} {path} cannot be read: {one_line(error)}") from None
     return content

@@ -129,6 +129,14 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["none.yaml", "own/none.yaml", 300 * "x", "a\0b", "."])
+def test_a_path_of_no_file_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    (tmp_path / "own").touch()
+    with pytest.raises(UserError, match=r"there is no|cannot be read") as error:
+        GraphSettings(parameters=str(tmp_path / name))
+    assert "\n" not in str(error.value) and "parameter file" in str(error.value)
+
+
 @pytest.mark.parametrize("given", [{}, {"dialect": "uni_navid"}])
 def test_one_dialect_is_for_all_that_ask_or_read(given: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
