@@ -113,6 +113,7 @@ def test_what_is_given_goes_before_the_file(own: str) -> None:
         ("/**/drafter: {ros__parameters: {preset: none_such}}", "none_such"),
         ("/**/cloud_bridge: {ros__parameters: {cloud: here}}", "HOST:PORT"),
         ("/**/cloud_bridge: {ros__parameters: {cloud: 'c:99999'}}", "HOST:PORT"),
+        ("/**/cloud_bridge: {ros__parameters: {cloud: 'c:²'}}", "HOST:PORT"),
         ("\udcff", "cannot be read"),
         ("/**/drafter: {ros__parameters: {dialect: klingon}}", "no dialect 'klingon'"),
         ("/**/navigator: {ros__parameters: {drive: off}}", "must be continuous or stop_and_go"),
