@@ -60,7 +60,7 @@ def read_config(
     ``known``: the names of its fields; ``needed``: those that may be neither left out nor empty.
     """
     path = Path(name) if name.endswith(".yaml") else share() / f"config/{kind}s/{name}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for a name that is too long
         names = ", ".join(config_names(kind))
         raise UserError(
             f"there is no {kind} {name!r}; choose one of {names}, or give the path of a .yaml file"
