@@ -23,7 +23,6 @@ EXCESSES = {  # by direction, as a factor on that of the command
     -1j: ("moves sideways when commanded ahead", JUMP_EXTRA),
 }
 POSE_GAP_S = 0.5  # s between two poses, beyond which nothing is known of the time between
-MOST_JUMPS = 2  # samples in a row that a jump of odometry may be in, and back
 MOVES_AFTER_STOP = "goes on moving though it was commanded to stand"
 
 
@@ -47,7 +46,7 @@ class Plausibility:
     def forget(self) -> None:
         """Begin anew, as with another base."""
         self._sums = [dict.fromkeys(EXCESSES, 0.0) for _ in AGAINST_BOUNDS]  # of moves, of turns
-        self._jumps = 0  # samples in a row in which the pose has jumped
+        self._made = [[0j, 0j]]  # m/s and rad/s, in the two samples before
 
     def problem(self, limits: Limits, now: float) -> str:
         """What the base does other than it is commanded; empty if nothing."""
@@ -62,21 +61,20 @@ class Plausibility:
         begins = commanded == STILL  # now, and a quick base follows at once
         commanded = self._commanded.driven if begins else commanded
         if commanded == STILL:
-            self._jumps = 0
             return self._after_a_stop(*recent[-1], now) if recent else ""
         slowest = (
             min(limits.move.slowest, limits.top_speed),
             min(limits.turn.slowest, limits.turn_speed),
         )
-        ways, made = _way_of(commanded), _made(there, here)
-        jumps = any(
-            abs(far) > JUMP_RATIO * abs(way) * seconds + most
-            for far, way, most in zip(made, ways, JUMP_EXTRA, strict=True)
-        )
-        self._jumps = self._jumps + 1 if jumps else 0
-        # Odometry has jumped; of a long sample much would count. A jump is in two samples at most,
-        # there and back: what goes on is the base, which may spin while it moves wrongly.
-        if 0 < self._jumps <= MOST_JUMPS:
+        ways, made = _way_of(commanded), [far / seconds for far in _made(there, here)]
+        before, self._made = self._made, [*self._made[-1:], made]
+        if any(
+            abs(far) > JUMP_RATIO * abs(way) + most / seconds
+            and any(abs(far - earlier[axis]) > abs(far) / 2 for earlier in before)
+            for axis, (far, way, most) in enumerate(zip(made, ways, JUMP_EXTRA, strict=True))
+        ):
+            # Odometry has jumped; of a long sample much would count. What goes on as in the two
+            # samples before is the base, which may spin while it moves wrongly.
             return ""
         for axis, (way, least) in enumerate(zip(ways, slowest, strict=True)):
             if abs(way) >= max(least, ROUNDING) and 0.0 < seconds <= POSE_GAP_S:
@@ -88,7 +86,7 @@ class Plausibility:
                 wrong = [
                     direction for direction in EXCESSES if not (begins and direction == TOWARDS)
                 ]
-                return self._add(axis, made[axis] / seconds, way, earlier, seconds, wrong)
+                return self._add(axis, made[axis], way, earlier, seconds, wrong)
         return ""
 
     def _add(

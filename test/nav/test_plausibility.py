@@ -18,7 +18,7 @@ from edge_cloud_spec.nav.events import EStop, Hold, Instruction, Odometry
 from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.odometer import Odometer
 from edge_cloud_spec.nav.plausibility import AGAINST_BOUNDS, Plausibility
-from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
+from edge_cloud_spec.nav.pose import Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import NavCode
 
@@ -210,25 +210,26 @@ def test_what_goes_on_is_no_jump_whatever_else_the_base_does(
     plausibility = Plausibility(odometer, commanded)
     commanded.command(told, 9.0)
     here, said = Pose(), []
-    for number in range(round(2.0 / period)):
+    for number in range(round(3.0 / period)):
         now, here = 10.0 + period * number, moved(here, made, period)
         odometer.receive(Odometry(here, round(now * 1e9)), now)
         said.append(plausibility.problem(Limits(), now))
     assert any(said)
 
 
-def test_one_message_of_elsewhere_is_a_jump_there_and_back() -> None:
-    """Also where the base has stood between two of them."""
+@pytest.mark.parametrize("told", [Velocity(0.9), Velocity(wz=1.8)])
+def test_messages_of_elsewhere_are_jumps_there_and_back_however_many(told: Velocity) -> None:
+    random = Random(0)
     odometer, commanded = Odometer(), CommandedMotion()
     plausibility = Plausibility(odometer, commanded)
-    here, told = Pose(), Velocity(0.9)
-    for number in range(40):
-        now, drives = 10.0 + 0.2 * number, number % 8 != 0
-        commanded.command(told if drives else STILL, now - 0.2)
-        here = moved(here, told, 0.2) if drives else here
-        seen = Pose(5.0, 5.0) if number % 8 in (1, 7) else here
+    commanded.command(told, 9.0)
+    here = Pose()
+    for number in range(600):
+        now, here = 10.0 + 0.2 * number, moved(here, told, 0.2)
+        away = Pose(random.uniform(-5, 5), random.uniform(-5, 5), random.uniform(-3, 3))
+        seen = away if random.random() < 0.1 else here
         odometer.receive(Odometry(seen, round(now * 1e9)), now)
-        assert plausibility.problem(Limits(speed=0.9), now) == ""
+        assert plausibility.problem(Limits(speed=0.9, turn_speed=1.8), now) == ""
 
 
 def test_a_base_that_is_carried_or_driven_by_others_while_it_rests_is_not_held() -> None:
