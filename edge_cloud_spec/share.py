@@ -60,7 +60,7 @@ def read_config(
     ``known``: the names of its fields; ``needed``: those that may be neither left out nor empty.
     """
     path = Path(name) if name.endswith(".yaml") else share() / f"config/{kind}s/{name}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for a name that is too long
         names = ", ".join(config_names(kind))
         raise UserError(
             f"there is no {kind} {name!r}; choose one of {names}, or give the path of a .yaml file"
@@ -116,6 +116,8 @@ def read_yaml(path: Path, what: str) -> Any:
     try:
         content = yaml.load(read_file(path, MOST_YAML).decode("utf-8-sig"), _Plain)
         repr(content)  # Python refuses to show a number of thousands of digits
+    except FileNotFoundError:
+        raise UserError(f"there is no {what} {path}") from None
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{what} {path} cannot be read: {one_line(error)}") from None
     return content

@@ -26,9 +26,7 @@ class ParameterFile:
     @classmethod
     def read(cls, path: Path) -> ParameterFile:
         """Read a parameter file; raises UserError if that is impossible or it is none."""
-        if not path.exists():
-            raise UserError(f"there is no parameter file {path}")
-        content = read_yaml(path, "the parameter file")
+        content = read_yaml(path, "parameter file")
         if content is not None and not isinstance(content, dict):
             raise UserError(f"the parameter file {path} names no nodes")
         return cls(path, tuple(_sections(content or {}, path)))

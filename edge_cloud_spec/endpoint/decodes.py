@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -49,12 +49,12 @@ class Piece:
     logprobs: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finished(Piece):
     """The end of an answer, in the API's words. usage: its numbers of tokens."""
 
-    finish_reason: str = ""
-    usage: Mapping[str, object] = field(default_factory=dict)
+    finish_reason: str
+    usage: Mapping[str, object]
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ class Plausibility:
     def forget(self) -> None:
         """Begin anew, as with another base."""
         self._sums = [dict.fromkeys(EXCESSES, 0.0) for _ in AGAINST_BOUNDS]  # of moves, of turns
+        self._made = [[0j, 0j]]  # m/s and rad/s, in the two samples before
 
     def problem(self, limits: Limits, now: float) -> str:
         """What the base does other than it is commanded; empty if nothing."""
@@ -65,12 +66,16 @@ class Plausibility:
             min(limits.move.slowest, limits.top_speed),
             min(limits.turn.slowest, limits.turn_speed),
         )
-        ways, made = _way_of(commanded), _made(there, here)
+        ways, made = _way_of(commanded), [far / seconds for far in _made(there, here)]
+        before, self._made = self._made, [*self._made[-1:], made]
         if any(
-            abs(far) > JUMP_RATIO * abs(way) * seconds + most
-            for far, way, most in zip(made, ways, JUMP_EXTRA, strict=True)
+            abs(far) > JUMP_RATIO * abs(way) + most / seconds
+            and any(abs(far - earlier[axis]) > abs(far) / 2 for earlier in before)
+            for axis, (far, way, most) in enumerate(zip(made, ways, JUMP_EXTRA, strict=True))
         ):
-            return ""  # odometry has jumped; of a long sample much would count
+            # Odometry has jumped; of a long sample much would count. What goes on as in the two
+            # samples before is the base, which may spin while it moves wrongly.
+            return ""
         for axis, (way, least) in enumerate(zip(ways, slowest, strict=True)):
             if abs(way) >= max(least, ROUNDING) and 0.0 < seconds <= POSE_GAP_S:
                 earlier = [
@@ -81,7 +86,7 @@ class Plausibility:
                 wrong = [
                     direction for direction in EXCESSES if not (begins and direction == TOWARDS)
                 ]
-                return self._add(axis, made[axis] / seconds, way, earlier, seconds, wrong)
+                return self._add(axis, made[axis], way, earlier, seconds, wrong)
         return ""
 
     def _add(

@@ -422,15 +422,11 @@ def _write_path(path: tuple[int, ...]) -> tuple[int, ...]:
 
 def _read_path(head: Head, message: pb.Verdict | pb.Prediction) -> tuple[int, ...]:
     """The inverse of ``_write_path``: from nodes (tree) or length (chain)."""
+    if head.accepted > MAX_NODES:  # first: a chain of 65535 nodes would take milliseconds
+        raise WireError("more is accepted than a draft holds")
     path = tuple(message.path) or tuple(range(head.accepted))
-    refuse(
-        (head.accepted > MAX_NODES, "more is accepted than a draft holds"),
-        (
-            len(path) != head.accepted,
-            f"a path of {len(path)} nodes whose head says {head.accepted}",
-        ),
-        error=WireError,
-    )
+    if len(path) != head.accepted:
+        raise WireError(f"a path of {len(path)} nodes whose head says {head.accepted}")
     return path
 
 

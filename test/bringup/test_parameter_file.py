@@ -113,6 +113,7 @@ def test_what_is_given_goes_before_the_file(own: str) -> None:
         ("/**/drafter: {ros__parameters: {preset: none_such}}", "none_such"),
         ("/**/cloud_bridge: {ros__parameters: {cloud: here}}", "HOST:PORT"),
         ("/**/cloud_bridge: {ros__parameters: {cloud: 'c:99999'}}", "HOST:PORT"),
+        ("/**/cloud_bridge: {ros__parameters: {cloud: 'c:²'}}", "HOST:PORT"),
         ("\udcff", "cannot be read"),
         ("/**/drafter: {ros__parameters: {dialect: klingon}}", "no dialect 'klingon'"),
         ("/**/navigator: {ros__parameters: {drive: off}}", "must be continuous or stop_and_go"),
@@ -127,6 +128,14 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
     with pytest.raises(UserError, match=why) as error:
         GraphSettings(parameters=str(path), namespace="go2")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["none.yaml", "own/none.yaml", 300 * "x", "a\0b", "."])
+def test_a_path_of_no_file_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    (tmp_path / "own").touch()
+    with pytest.raises(UserError, match=r"there is no|cannot be read") as error:
+        GraphSettings(parameters=str(tmp_path / name))
+    assert "\n" not in str(error.value) and "parameter file" in str(error.value)
 
 
 @pytest.mark.parametrize("given", [{}, {"dialect": "uni_navid"}])

@@ -197,6 +197,12 @@ def test_what_is_just_beyond_is_refused_with_the_reason(
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["none", "none.yaml", 300 * "x", "a\0b", "x/" * 3000 + ".yaml"])
+def test_a_name_of_no_file_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="there is no preset"):
+        load_preset(name)
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

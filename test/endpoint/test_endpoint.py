@@ -676,11 +676,11 @@ class Long(Decodes):
 
     begun = False
 
-    async def stream(self, chat: Any) -> AsyncGenerator[Piece | Finished, None]:
+    async def stream(self, chat: Any) -> AsyncGenerator[Piece, None]:
         self.begun = True
         for _ in range(64):
             yield Piece("x" * 2**18)
-        yield Finished("stop", {})
+        yield Finished(finish_reason="stop", usage={})
 
 
 def post_of(body: bytes, length: int) -> bytes:
@@ -723,11 +723,11 @@ class Late(Decodes):
 
     begun = False
 
-    async def stream(self, chat: Any) -> AsyncGenerator[Piece | Finished, None]:
+    async def stream(self, chat: Any) -> AsyncGenerator[Piece, None]:
         self.begun = True
         await asyncio.sleep(float(chat.request.text))
         yield Piece("x")
-        yield Finished("stop", {})
+        yield Finished(finish_reason="stop", usage={})
 
 
 def test_a_request_behind_another_is_no_silence(

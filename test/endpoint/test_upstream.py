@@ -231,8 +231,8 @@ def test_a_body_is_kept_only_until_it_cannot_be_passed_through(
     held = list[int]()
 
     class Traced(Decodes):
-        async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece | Finished, None]:
-            for piece in (Piece("a"), Finished("stop", {})):
+        async def stream(self, chat: ChatRequest) -> AsyncGenerator[Piece, None]:
+            for piece in (Piece("a"), Finished(finish_reason="stop", usage={})):
                 for _ in range(50):  # the thread that has read it may not have let it go yet
                     if (memory := tracemalloc.get_traced_memory()[0]) < size:
                         break

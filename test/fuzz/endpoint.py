@@ -104,7 +104,7 @@ class Echo(Decodes):
         self.seen += 1
         if self.seen % REAL and chat.request.text != "hello":
             yield Piece(ECHO)
-            yield Finished(finish_reason="stop")
+            yield Finished(finish_reason="stop", usage={})
             return
         async for piece in super().stream(chat):
             yield piece

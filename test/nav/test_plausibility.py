@@ -192,6 +192,46 @@ def test_odometry_that_begins_anew_in_a_motion_is_not_against_its_commands(place
             assert plausibility.problem(Limits(speed=0.9, turn_speed=1.8), now) == ""
 
 
+@pytest.mark.parametrize("period", [0.05, 0.2, 0.45])
+@pytest.mark.parametrize(
+    ("told", "made"),
+    [
+        (Velocity(0.5), Velocity(-0.5, wz=5.0)),
+        (Velocity(0.5), Velocity(-0.5, wz=1.0)),
+        (Velocity(wz=0.8), Velocity(0.6, wz=-0.8)),
+        (Velocity(0.4), Velocity(1.2, wz=1.0)),
+    ],
+)
+def test_what_goes_on_is_no_jump_whatever_else_the_base_does(
+    told: Velocity, made: Velocity, period: float
+) -> None:
+    """A base that spins while it moves wrongly makes as much of each sample as a jump."""
+    odometer, commanded = Odometer(), CommandedMotion()
+    plausibility = Plausibility(odometer, commanded)
+    commanded.command(told, 9.0)
+    here, said = Pose(), []
+    for number in range(round(3.0 / period)):
+        now, here = 10.0 + period * number, moved(here, made, period)
+        odometer.receive(Odometry(here, round(now * 1e9)), now)
+        said.append(plausibility.problem(Limits(), now))
+    assert any(said)
+
+
+@pytest.mark.parametrize("told", [Velocity(0.9), Velocity(wz=1.8)])
+def test_messages_of_elsewhere_are_jumps_there_and_back_however_many(told: Velocity) -> None:
+    random = Random(0)
+    odometer, commanded = Odometer(), CommandedMotion()
+    plausibility = Plausibility(odometer, commanded)
+    commanded.command(told, 9.0)
+    here = Pose()
+    for number in range(600):
+        now, here = 10.0 + 0.2 * number, moved(here, told, 0.2)
+        away = Pose(random.uniform(-5, 5), random.uniform(-5, 5), random.uniform(-3, 3))
+        seen = away if random.random() < 0.1 else here
+        odometer.receive(Odometry(seen, round(now * 1e9)), now)
+        assert plausibility.problem(Limits(speed=0.9, turn_speed=1.8), now) == ""
+
+
 def test_a_base_that_is_carried_or_driven_by_others_while_it_rests_is_not_held() -> None:
     rover = Rover(lambda seen: "stop", lambda number: 0.2)
     rover.run(4.0)

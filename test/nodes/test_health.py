@@ -19,11 +19,14 @@ from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.nav.status import NavCode, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import drafter_health
 from edge_cloud_spec.nodes.drafting.camera import (
+    TYPES,
     CameraTopics,
     CameraWatch,
+    camera_topics,
     encode_frame,
     no_picture,
 )
+from edge_cloud_spec.nodes.endpoints import Endpoint
 from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
@@ -103,6 +106,25 @@ def test_a_camera_that_was_never_there_is_missing_and_its_neighbour_is_named(
     health = watch.health(topics, 4.0)
     assert health.level == Level.ERROR and f"no picture on {TOPIC}" in health.message
     assert all(word in str(health) for word in words)
+
+
+def test_of_pictures_only_those_that_we_draw_are_no_neighbours_unless_they_are_subscribed_to() -> (
+    None
+):
+    compressed, raw = TYPES.values()
+    ends = [
+        Endpoint("/driver", "/front", raw, True),
+        Endpoint("/driver", "/front", "std_msgs/msg/String", True),
+        Endpoint("/annotator", "/image_annotated/compressed", compressed, True),
+        Endpoint("/looker", "/rear", raw, False),
+        Endpoint("/driver", "/side", compressed, True),
+        Endpoint("/driver", "/odom", "nav_msgs/msg/Odometry", True),
+    ]
+    front = camera_topics({"/front/compressed": compressed, "/front": raw}, iter(ends))
+    wrong, others = ("std_msgs/msg/String",), ("/side",)
+    assert front == CameraTopics(("/front/compressed", "/front"), 2, wrong, others)
+    drawn = camera_topics({"/image_annotated/compressed": compressed}, ends)
+    assert drawn.publishers == 1 and drawn.others == ("/front", "/side")
 
 
 Frames = list[tuple[float, int, bytes]]  # (s, stamp in ms, picture)

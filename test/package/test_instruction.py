@@ -228,6 +228,13 @@ def test_without_its_words_nothing_is_taken_for_an_instruction(
         instruction._stop_words.cache_clear()
 
 
+def test_a_comma_too_many_between_stop_words_changes_none() -> None:
+    listed = "halt, stop now, s t o p, ⛔, 10"
+    assert instruction._phrases(listed) == {"halt", "stop now", "stop"}
+    for odd in (f",{listed},", listed.replace(",", " ,\n,, "), f"{listed} ,"):
+        assert instruction._phrases(odd) == instruction._phrases(listed)
+
+
 @given(st.text(UNSEEN + BLANKS + "\u3164\u115f\u1160\uffa0\u2800\u034f\u0301", max_size=9))
 def test_a_text_that_nobody_sees_is_refused_as_empty(text: str) -> None:
     with pytest.raises(UserError, match="the instruction is empty"):

@@ -9,18 +9,17 @@ from ...decoding.policy import check_rule
 from ...decoding.preset import PAYLOADS
 from ...decoding.split import MAX_RESIDUAL_TOKENS, RESIDUALS
 from ...decoding.verified_answer import VerifiedAnswer
-from ...errors import refuse
+from ...errors import UserError, refuse
 from ...wire.messages import LOG_PROBS, PROTOCOL, DraftMessage, Open, versions_differ
 
 
 def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
     """Raise UserError if a target with this tokenizer cannot serve the request."""
     oldest = opening.oldest_protocol or opening.protocol
-    split, payload = opening.split, opening.payload
-    refuse(
-        (not oldest <= PROTOCOL <= opening.protocol, versions_differ(opening.protocol, PROTOCOL))
-    )
+    if not oldest <= PROTOCOL <= opening.protocol:
+        raise UserError(versions_differ(opening.protocol, PROTOCOL))
     check_rule(opening.rule, opening.policy.temperature)
+    split, payload = opening.split, opening.payload
     refuse(
         (
             payload not in PAYLOADS or (payload != "ids" and opening.rule != "rejection"),

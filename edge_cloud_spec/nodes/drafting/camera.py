@@ -125,11 +125,12 @@ def topics_of(node: Node, look: bool) -> CameraTopics:
 
 def camera_topics(names: Mapping[str, str], endpoints: Iterable[Endpoint]) -> CameraTopics:
     """The picture topics of a graph; ``names``: those that are subscribed to, with their types."""
-    publishers = [e for e in endpoints if e.publishes and "image_annotated" not in e.topic]
+    publishers = [e for e in endpoints if e.publishes]
     ours = [e for e in publishers if e.topic in names]
     wrong = {e.kind for e in ours if e.kind != names[e.topic]}
-    others = {e.topic for e in publishers if e.topic not in names and e.kind in PICTURE_TYPES}
-    return CameraTopics(tuple(names), len(ours), tuple(sorted(wrong)), tuple(sorted(others)))
+    pictures = {e.topic for e in publishers if e.kind in PICTURE_TYPES} - {*names}
+    others = [topic for topic in sorted(pictures) if "image_annotated" not in topic]
+    return CameraTopics(tuple(names), len(ours), tuple(sorted(wrong)), tuple(others))
 
 
 @dataclass
