@@ -42,11 +42,9 @@ class Picture:
     @cached_property
     def shown(self) -> bytes:
         """16 bytes that name what is seen: the picture, and the size that it is stretched to."""
-        return (
-            self.digest
-            if self.size == (0, 0)
-            else _digest(self.digest, *(side.to_bytes(4, "little") for side in self.size))
-        )
+        if self.size == (0, 0):
+            return self.digest
+        return _digest(self.digest, *(side.to_bytes(4, "little") for side in self.size))
 
 
 Part = str | Picture

@@ -29,7 +29,7 @@ from ..decoding.draft import Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
-from ..errors import UserError, refuse
+from ..errors import UserError
 from ..models.image import picture_of
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
@@ -100,24 +100,22 @@ class VllmModels(ModelRunner):
     def check(self, opening: Open) -> None:
         """Raise UserError if this server cannot serve the request."""
         refuse_log_probs(opening, "on vLLM")
-        remedy = (
-            "; it has no logits processors, as it speculates by itself"
-            if self._speculates
-            else ", or start it with --logits-processors "
-            "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
-        )
-        refuse(
-            (
-                opening.rule == "rejection" and not self.rows,
+        if opening.rule == "rejection" and not self.rows:
+            raise UserError(
                 f"this verifier's target is on vLLM, which tells whole distributions of at most "
-                f"{MAX_ROW} tokens: take rule greedy or coupled",
-            ),
-            (
-                opening.rule != "greedy" and not (self.rows or self._samples),
+                f"{MAX_ROW} tokens: take rule greedy or coupled"
+            )
+        if opening.rule != "greedy" and not (self.rows or self._samples):
+            remedy = (
+                "; it has no logits processors, as it speculates by itself"
+                if self._speculates
+                else ", or start it with --logits-processors "
+                "edge_cloud_spec.cloud.vllm_plugin:Coupled, of this version"
+            )
+            raise UserError(
                 "this verifier's vLLM does not sample as rule coupled does: take rule greedy"
-                + remedy,
-            ),
-        )
+                + remedy
+            )
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt) -> TargetSession:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ..decoding.digest import common_prefix
-from ..errors import UserError, refuse
+from ..errors import UserError
 from ..lru_cache import LruCache
 from ..request import MOST_PICTURES, SYSTEM, USER, Message, Picture, Request
 from .checkpoint import CheckpointFiles
@@ -116,17 +116,13 @@ class Processor:
         target_grids = [target_grid for _, target_grid in shown]
         ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
         spans = picture_spans(ids, self.image_id)
-        refuse(
-            (
-                ids.max() >= self._rows,
-                f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
-                "its directory mixes files of two models",
-            ),
-            (
-                len(spans) != len(shown),
-                "the chat template has nothing between two pictures: use another one",
-            ),
-        )
+        if (last := ids.max()) >= self._rows:
+            raise UserError(
+                f"{self.identity} has no embedding for token {last} of its own tokenizer: its "
+                "directory mixes files of two models"
+            )
+        if len(spans) != len(shown):
+            raise UserError("the chat template has nothing between two pictures: use another one")
         kept = [self._limits.kept(math.prod(i.grid) // self._merge**2) for i, _ in shown]
         dropped = [
             row
