@@ -41,6 +41,6 @@ def scan_of(
     degrees = np.concatenate([around, off[looks]])
     for place in places[np.hypot(*places.T) < max(nearest, 0.6)]:  # it hides what is beyond it
         beside = np.abs((degrees - np.degrees(np.arctan2(place[1], place[0])) + 180) % 360 - 180)
-        ranges[beside < 3.0] = np.hypot(*place)
+        ranges[beside < 3.0] = np.minimum(ranges[beside < 3.0], np.hypot(*place))
     ranges[(ranges < nearest) | hidden(degrees, sectors)] = says
     return rays_of_scan(ranges, np.radians(degrees), nearest, FARTHEST, settings)
