@@ -181,7 +181,7 @@ def test_a_jump_between_two_seldom_messages_is_not_against_the_commands(
 def test_odometry_that_begins_anew_in_a_motion_is_not_against_its_commands(place: Pose) -> None:
     """Whichever part of the pose has jumped, and by how little the others."""
     for velocity in (Velocity(0.9), Velocity(wz=-1.8)):
-        odometer, commanded = Odometer(), CommandedMotion()
+        odometer, commanded = Odometer(NavigatorSettings()), CommandedMotion()
         plausibility = Plausibility(odometer, commanded)
         commanded.command(velocity, 9.0)
         here = place
@@ -206,7 +206,7 @@ def test_what_goes_on_is_no_jump_whatever_else_the_base_does(
     told: Velocity, made: Velocity, period: float
 ) -> None:
     """A base that spins while it moves wrongly makes as much of each sample as a jump."""
-    odometer, commanded = Odometer(), CommandedMotion()
+    odometer, commanded = Odometer(NavigatorSettings()), CommandedMotion()
     plausibility = Plausibility(odometer, commanded)
     commanded.command(told, 9.0)
     here, said = Pose(), []
@@ -220,7 +220,7 @@ def test_what_goes_on_is_no_jump_whatever_else_the_base_does(
 @pytest.mark.parametrize("told", [Velocity(0.9), Velocity(wz=1.8)])
 def test_messages_of_elsewhere_are_jumps_there_and_back_however_many(told: Velocity) -> None:
     random = Random(0)
-    odometer, commanded = Odometer(), CommandedMotion()
+    odometer, commanded = Odometer(NavigatorSettings()), CommandedMotion()
     plausibility = Plausibility(odometer, commanded)
     commanded.command(told, 9.0)
     here = Pose()
