@@ -216,7 +216,8 @@ class RobotGraph:
                     "--camera"
                 )
         finally:
-            self._node.destroy_subscription(heard)
+            # In that thread: if one that it waited for is gone, Humble's executor calls no more.
+            self._run(lambda: self._node.destroy_subscription(heard))
         message = found[-1]
         return encode_frame(message) if kind is Image else bytes(message.data)
 
