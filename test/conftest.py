@@ -16,6 +16,9 @@ from hypothesis import HealthCheck, settings
 # and with several workers (pytest-xdist) each has a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# As Humble checks fields of messages in any case: a float is no int, and an int is none of numpy.
+os.environ["ROS_PYTHON_CHECK_FIELDS"] = "1"
+
 # Under nohup what is started here would ignore SIGHUP, too: a handler is not inherited.
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)

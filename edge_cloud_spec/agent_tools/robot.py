@@ -216,7 +216,8 @@ class RobotGraph:
                     "--camera"
                 )
         finally:
-            self._node.destroy_subscription(heard)
+            # In that thread: if one that it waited for is gone, Humble's executor calls no more.
+            self._run(lambda: self._node.destroy_subscription(heard))
         message = found[-1]
         return encode_frame(message) if kind is Image else bytes(message.data)
 
@@ -296,7 +297,7 @@ class RobotGraph:
         task.add_done_callback(self._kept.discard)
         return task
 
-    def _run(self, job: Callable[[], None]) -> None:
+    def _run(self, job: Callable[[], object]) -> None:
         if self._node.executor is not None:  # before the end
             self._node.executor.create_task(job)
 

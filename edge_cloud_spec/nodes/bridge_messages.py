@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from builtin_interfaces.msg import Time
 from rclpy.duration import Duration
 
@@ -43,14 +45,16 @@ def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
         base_hash=message.base.hash,
         words=words,
         draft_time=Duration(seconds=draft_s).to_msg(),
-        payload=encode_client(message).data,
+        payload=_payload(encode_client(message).data),
     )
 
 
 def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
     """Any message but a draft, for the topic ``decode_request``."""
     request = DecodeRequest(
-        kind=_KINDS[type(message)], preset=preset, payload=encode_client(message).data
+        kind=_KINDS[type(message)],
+        preset=preset,
+        payload=_payload(encode_client(message).data),
     )
     if isinstance(message, Open):
         request.rule = message.rule
@@ -98,5 +102,10 @@ def _typed(frame: ServerFrame) -> Verdict | Prediction:
         out.text = "" if frame.fault is None else frame.fault.text
         out.verify_time = Duration(seconds=head.millionths * 1e-6).to_msg()
     out.base_length, out.base_hash = head.base.length, head.base.hash
-    out.payload = frame.data
+    out.payload = _payload(frame.data)
     return out
+
+
+def _payload(data: bytes) -> array[int]:
+    """Humble checks each byte of a field that is given bytes, for milliseconds, and no array's."""
+    return array("B", data)

@@ -8,8 +8,10 @@ drafter still loads its models is published again once the drafter is up.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse
@@ -30,7 +32,7 @@ from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import DECODE, EVERY_PUBLISHER, EVERY_SENDER, RELIABLE
 from .runtime.run import spin
-from .runtime.subscription_thread import NO_WARNINGS, receive_once
+from .runtime.subscription_thread import SubscriptionThread
 
 ACTION_NAME = "navigate_by_instruction"
 STATUSES = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -61,7 +63,8 @@ class InstructionServer(Node):
     """Serves one goal at a time; the next goal replaces it, as the next instruction does.
 
     A goal continues if its client disappears, as an instruction does without its operator: the
-    mission's limits end it. One thread serves all callbacks.
+    mission's limits end it. One thread serves all callbacks; another takes what is heard ``Once``,
+    with when it was sent, which Humble's executors pass to no callback.
     """
 
     def __init__(self) -> None:
@@ -75,12 +78,15 @@ class InstructionServer(Node):
         # Not one status may be missed, however fast they follow each other.
         self.create_subscription(InstructionStatus, "instruction_status", self._on_status, STATUSES)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
+        self._heard = SimpleQueue[Callable[[], None]]()
+        self._wake = self.create_guard_condition(self._take_heard)
+        self._subscriptions_once = SubscriptionThread(self)
         for kind, topic, callback, profiles in (
             (String, "instruction", self._on_instruction, EVERY_SENDER),
             (Bool, "e_stop", self._on_e_stop, EVERY_PUBLISHER),
         ):
-            for profile, receive in receive_once(callback, profiles):
-                self.create_subscription(kind, topic, receive, profile, event_callbacks=NO_WARNINGS)
+            hear = partial(self._hear, callback)
+            self._subscriptions_once.subscribe(kind, topic, hear, *profiles)
         Diagnostics(self).report(self._check)
         self._server = ActionServer(
             self,
@@ -90,6 +96,19 @@ class InstructionServer(Node):
             handle_accepted_callback=self._on_accepted,
             cancel_callback=self._on_cancel,
         )
+        self._subscriptions_once.start()
+
+    def close(self) -> None:
+        """Hear no more instructions and stops; before the node is destroyed."""
+        self._subscriptions_once.close()
+
+    def _hear(self, callback: Callable[[Any], None], message: Any) -> None:
+        self._heard.put(partial(callback, message))
+        self._wake.trigger()
+
+    def _take_heard(self) -> None:
+        while not self._heard.empty():
+            self._heard.get()()
 
     # Goals
 

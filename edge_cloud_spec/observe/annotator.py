@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -92,14 +93,13 @@ class Annotator(Node):
         if raw_wanted:
             height, width, channels = sheet.shape
             raw = Image(header=header, height=height, width=width, encoding="rgb8")
-            raw.step, raw.data = width * channels, sheet.tobytes()
+            raw.step, raw.data = width * channels, array("B", sheet.tobytes())
             self._raw.publish(raw)
         if jpeg_wanted:
             encoded = io.BytesIO()
             Picture.fromarray(sheet).save(encoded, "JPEG", quality=85)
-            self._compressed.publish(
-                CompressedImage(header=header, format="jpeg", data=encoded.getvalue())
-            )
+            jpeg_data = array("B", encoded.getvalue())  # an array's bytes Humble does not check
+            self._compressed.publish(CompressedImage(header=header, format="jpeg", data=jpeg_data))
 
     # Path
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from action_msgs.msg import GoalStatus
+from helpers.graph import humble
 from helpers.graph.peer import Peer
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
@@ -89,9 +90,15 @@ class Drafter(Peer):
         return reply.status, reply.result.outcome, reply.result.message
 
 
+MODULE = "edge_cloud_spec.nodes.instruction_server"
+BOTH = pytest.mark.parametrize(
+    "server", [["-m", MODULE], humble.program(MODULE)], ids=["installed", "humble"], indirect=True
+)
+
+
 @pytest.fixture(scope="module")
-def server(domain: int) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "edge_cloud_spec.nodes.instruction_server"]
+def server(domain: int, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, *getattr(request, "param", ["-m", MODULE])]
     given = ["--ros-args", "-p", f"answer_timeout:={ANSWER_TIMEOUT}"]
     process = subprocess.Popen([*command, *given])
     yield process
@@ -110,6 +117,7 @@ def drafter(server: subprocess.Popen[bytes]) -> Iterator[Drafter]:
         yield drafter
 
 
+@BOTH
 def test_a_goal_becomes_an_instruction_with_feedback_and_a_result(drafter: Drafter) -> None:
     drafter.say("done", BOX)  # of an earlier instruction
     handle = drafter.ask(BOX, follows=True)
@@ -219,6 +227,7 @@ def not_up(drafter: Drafter) -> None:
     drafter.heard.clear()
 
 
+@BOTH
 def test_an_instruction_from_before_the_drafter_is_up_is_said_again_when_it_is(
     drafter: Drafter,
 ) -> None:
@@ -247,6 +256,7 @@ def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
     assert drafter.heard == [BOX, BOX]
 
 
+@BOTH
 @pytest.mark.parametrize("stop", ["e_stop", "stop", "best effort"])
 def test_what_is_kept_is_forgotten_at_a_stop(drafter: Drafter, stop: str) -> None:
     """A robot moves only for an instruction that came after the release; and an ordinary publisher

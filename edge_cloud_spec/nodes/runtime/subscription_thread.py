@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -60,23 +60,6 @@ class Once:
         return True
 
 
-def receive_once(
-    callback: Callable[[Any], None], profiles: Sequence[QoSProfile]
-) -> Iterator[tuple[QoSProfile, Callable[..., None]]]:
-    """For each profile the callback of its subscription, which takes rclpy's ``message_info``, too.
-
-    With several profiles, the first of them reliable, each message is passed on ``Once``.
-    """
-    once = Once()
-
-    def receive(by_first: bool, message: Any, info: Any) -> None:
-        if len(profiles) == 1 or once.is_news(info["source_timestamp"], message, by_first):
-            callback(message)
-
-    for number, profile in enumerate(profiles):
-        yield profile, partial(receive, number == 0)
-
-
 Take = Callable[[Any], Any]
 
 
@@ -120,7 +103,14 @@ class SubscriptionThread:
         With several profiles, the first of them reliable, it subscribes with each, and passes each
         message on ``Once``. With one profile, rclpy warns of an incompatible publisher.
         """
-        for profile, receive in receive_once(callback, profiles):
+        once = Once()
+
+        def pass_on(by_first: bool, message: Any, info: Any) -> None:
+            if len(profiles) == 1 or once.is_news(info["source_timestamp"], message, by_first):
+                callback(message)
+
+        for number, profile in enumerate(profiles):
+            receive = partial(pass_on, number == 0)
             subscription: Any = self._node.create_subscription(
                 kind,
                 topic,

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import rclpy
@@ -16,6 +17,7 @@ from ...share import share
 # Of Fast DDS 2, 3.
 PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
 RANGE, LOCALHOST_ONLY = "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOCALHOST_ONLY"
+HAS_RANGE = find_spec("rclpy.event_handler") is not None  # Humble has neither
 WIDE_RANGES = ("", "OFF", "SUBNET", "SYSTEM_DEFAULT")  # rcl takes any other range for LOCALHOST
 PEER = "<locator><udpv4><address>{}</address></udpv4></locator>"
 PEERS_END = "</initialPeersList>"
@@ -36,7 +38,9 @@ def udp_alone() -> Iterator[None]:
         return
     only = os.environ.get(LOCALHOST_ONLY) == "1"
     local = only or os.environ.get(RANGE, "") not in WIDE_RANGES
-    profile = share() / "config/dds" / ("udp_localhost.xml" if local else "udp.xml")
+    name = "udp_localhost.xml" if local else "udp.xml"
+    name = "udp_loopback.xml" if only and not HAS_RANGE else name
+    profile = share() / "config/dds" / name
     peers = "" if only or not local else os.environ.get("ROS_STATIC_PEERS", "")
     if local:  # where rmw_fastrtps adds shared memory to any profile; this one has the same peers
         os.environ[RANGE] = "SYSTEM_DEFAULT"
