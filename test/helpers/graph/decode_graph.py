@@ -50,6 +50,9 @@ class Watcher(Peer):
         ):
             self.heard[topic] = self.collect(kind, topic, 100)
 
+    def known(self) -> object:
+        return self.told(), {topic: len(messages) for topic, messages in self.heard.items()}
+
     def start_camera(self) -> None:
         self.camera = self.create_publisher(CompressedImage, CAMERA, qos_profile_sensor_data)
 
