@@ -118,6 +118,7 @@ class Drafter(Bench):
         """Wait until the robot stands for a stop, and for nothing else. most: stops that there may
         be: the instruction server's, and the tools' own where its answer takes longer."""
         self.until(lambda: self.halted and self.state.code is NavCode.TOLD_TO_STOP)
+        self.until(lambda: self.heard_from(BOX)[1:])  # the navigator may have heard it before
         stops = self.heard_from(BOX)[1:]
         assert set(stops) == {"stop"} and len(stops) <= most
 

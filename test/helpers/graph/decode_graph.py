@@ -71,13 +71,17 @@ class Watcher(Peer):
 
     def sampled(self, count: int) -> list[DecodeStats]:
         """The next decisions' figures; the instruction is given and taken back."""
+        self.stop()  # else it may go on with the last test's, whose failed decisions count
         self.heard["decode_stats"].clear()
         self.ask(INSTRUCTION)
         self.until(lambda: len(self.heard["decode_stats"]) >= count)
-        self.ask("stop")
-        self.heard["instruction_status"].clear()
-        self.until(lambda: self.state == STOPPED)
+        self.stop()
         return self.heard["decode_stats"][:count]
+
+    def stop(self) -> None:
+        self.heard["instruction_status"].clear()
+        self.ask("stop")
+        self.until(lambda: self.state == STOPPED)
 
     def finished(self) -> list[VerifiedTokens]:
         return [m for m in self.heard["verified_tokens"] if m.finished]
