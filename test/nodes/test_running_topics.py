@@ -111,7 +111,7 @@ def test_what_is_not_in_the_room_is_not_found_within_the_frames_of_a_search(run:
     assert reply.result.message == said and reply.result.decisions >= FRAMES - 1
     told = run.told_of_goals
     after = told[told.index(f"not_found {said}") :]
-    assert any(line.startswith("following") for line in after), "the next one begins anew"
+    assert any(line.startswith("following") for line in after), f"the next begins anew: {after}"
 
 
 def test_no_node_says_hears_or_serves_what_the_security_policy_does_not_allow(
