@@ -24,6 +24,7 @@ from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nav import status
+from edge_cloud_spec.nodes.runtime.qos import EACH_STATE, LATCHED
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 from edge_cloud_spec_lab.running.running_graph import LaunchConfig, launch_graph
 from edge_cloud_spec_lab.sim.room import make_room
@@ -44,7 +45,10 @@ class Listener(Peer):
 
     def __init__(self, domain: int) -> None:
         super().__init__("listener", domain=domain)
-        self.heard = {topic: self.collect(kind, topic, qos) for topic, (kind, qos) in EVERY.items()}
+        self.heard = {
+            topic: self.collect(kind, topic, EACH_STATE if qos is LATCHED else qos)
+            for topic, (kind, qos) in EVERY.items()
+        }
         self.client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
         self.operator = {
             topic: self.create_publisher(kind, topic, 10) for topic, kind in OPERATORS.items()
