@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edge_cloud_spec.bringup.exits import exit_text, last_words
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nodes.runtime.parent import end_with_parent
+from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH, end_with_parent
 from edge_cloud_spec.signals import handled
 
 SIGNAL_GRACE_S = 4.0  # s for SIGINT, and again for SIGTERM
@@ -23,7 +23,9 @@ class Processes:
 
     ``programs``: the command line of each, by its name.
     Each has its own session, so that Ctrl-C reaches only this process, which ends them in order. If
-    this process is killed before, Linux ends them.
+    this process is killed before, Linux ends them. Nodes whose environment has ``ENDS_WITH_LAUNCH``
+    see to that themselves: for a ``preexec_fn`` Python forks, and gRPC, if it runs in this process,
+    goes on in the child and aborts it now and then, before it is the program.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Processes:
 
     def __enter__(self) -> Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
+        ends = None if ENDS_WITH_LAUNCH in self._environment else end_with_parent
         try:
             for name, program in self._programs.items():
                 with open(self._log(name), "wb") as log:
@@ -45,7 +48,7 @@ class Processes:
                         stderr=subprocess.STDOUT,
                         env=self._environment,
                         start_new_session=True,
-                        preexec_fn=end_with_parent,
+                        preexec_fn=ends,
                     )
         except BaseException:
             self.end()
