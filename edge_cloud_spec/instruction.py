@@ -91,9 +91,8 @@ def _words(text: str) -> list[str]:
     """The words of a text as they are compared; a mark that ends a clause is the word ``,``."""
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     kept = []
-    for character in re.sub(r"(?<=!)1+|(?<![\s\d])1+(?=!)", "", folded).translate(
-        _ALIKE
-    ):  # stop!!!1
+    typed = re.sub(r"(?<=!)1+|(?<![\s\d])1+(?=!)", "", folded)  # stop!!!1
+    for character in typed.translate(_ALIKE):
         kind = unicodedata.category(character)
         if kind[0] in "LN" or kind == "Mc":  # Mc: vowels of India
             kept.append(character)
