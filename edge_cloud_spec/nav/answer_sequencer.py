@@ -45,16 +45,17 @@ class _Answer:
 class AnswerSequencer:
     """Takes the words of each request; drops and counts late, repeated and misplaced ones.
 
-    Of a request on an older frame, or one that has been replaced, only a ``stop`` counts. Frames
-    are ordered by their stamps, which no offset of the camera's clock changes. A stamp in the
-    future makes no later frame old.
+    Of a request on an older frame, or one that has been replaced, only a ``stop`` counts. A frame
+    is older if both its stamp and its time, by its age at arrival, are: the time is as exact as two
+    clocks are read together, and a stamp goes back where this computer's clock does. No offset of
+    the camera's clock changes the order, and a stamp in the future makes no later frame old.
     ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
         self._answers: dict[str, _Answer] = {}
-        self._newest, self._taken = "", float("-inf")
+        self._newest, self._taken, self._stamp = "", float("-inf"), 0
 
     def receive(self, words: Words, now: float, ahead: float = 0.0) -> Settled | None:
         """Add a message of words; returns the result of its request if that is now complete, else
@@ -65,9 +66,12 @@ class AnswerSequencer:
             if len(self._answers) > REQUESTS_REMEMBERED + 1:
                 del self._answers[next(name for name in self._answers if name != self._newest)]
             taken, latest = answer.frame_time, now + max(0.0, ahead) + FRAME_FUTURE_S
-            if taken >= self._taken - SAME_FRAME_S or self._taken > latest:
+            is_later = taken >= self._taken - SAME_FRAME_S or words.stamp >= self._stamp > 0
+            if is_later or self._taken > latest:
                 self._newest = words.request
-                self._taken = taken if taken <= latest else self._taken
+                if taken <= latest:
+                    self._taken = max(self._taken, taken)
+                    self._stamp = max(self._stamp, words.stamp)
         is_newest = words.request == self._newest
         if words.position != answer.next:
             misplaced = "repeated" if words.position < answer.next else "out_of_order"

@@ -234,7 +234,8 @@ class NavigatorNode(ManagedNode):
         except ValueError as error:
             self._reports.add(f"words were dropped: {error}", time.monotonic())
             return
-        with self._lock:  # before they are made, since their age counts from that moment
+        with self._lock:
+            now, age = self._now_and_age(stamp)
             words = Words(
                 request=message.request_id,
                 position=message.position,
@@ -243,7 +244,7 @@ class NavigatorNode(ManagedNode):
                 verified=message.verified,
                 finished=message.finished,
                 stamp=stamp,
-                age=self._age(stamp) if stamp else math.inf,
+                age=age if stamp else math.inf,
                 goal_id=message.goal_id,
                 instruction=message.instruction,
                 stops=message.stops,
@@ -252,13 +253,14 @@ class NavigatorNode(ManagedNode):
                 answer=message.answer,
                 reading=reading,
             )
-            self._run(words)
+            self._run(words, now)
 
     def _on_odometry(self, message: OdometryMsg) -> None:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         self._odometry_of = message.child_frame_id
         with self._lock:
-            self._run(Odometry(pose_of(message.pose.pose), stamp, self._age(stamp)))
+            now, age = self._now_and_age(stamp)
+            self._run(Odometry(pose_of(message.pose.pose), stamp, age), now)
             if self._config.value.odometry != "off":
                 self._run(Tilt(tilt_of(message.pose.pose.orientation)))
 
@@ -270,17 +272,22 @@ class NavigatorNode(ManagedNode):
         settings = self._config.value
         scan = scan_of(source, message, settings.obstacles, settings.base_frame)
         with self._lock:
-            self._run(replace(scan, age=self._age(scan.stamp)))
+            now, age = self._now_and_age(scan.stamp)
+            self._run(replace(scan, age=age), now)
             if not self._free_space.get_subscription_count():
                 return
-            space = self._navigator.obstacles.free_space(time.monotonic())
+            space = self._navigator.obstacles.free_space(now)
             clock = self._navigator.odometer.clock_offset
         at = self.get_clock().now().nanoseconds
         self._free_space.publish(to_free_space(replace(space, at=at, base_clock=clock)))
 
-    def _age(self, stamp: int) -> float:
-        """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""
-        return (self.get_clock().now().nanoseconds - stamp) / 1e9
+    def _now_and_age(self, stamp: int) -> tuple[float, float]:
+        """The monotonic time, s, and by how much ``stamp`` (ns) is behind this computer's ROS time.
+
+        Read in this order: whatever takes this thread's turn between them makes what the stamp is
+        of seem older, never younger.
+        """
+        return time.monotonic(), (self.get_clock().now().nanoseconds - stamp) / 1e9
 
     def _on_tick(self) -> None:
         with self._lock:
@@ -354,8 +361,8 @@ class NavigatorNode(ManagedNode):
         with self._lock:
             self._run(event)
 
-    def _run(self, event: Event) -> None:
-        effects = self._navigator.on(event, time.monotonic())
+    def _run(self, event: Event, now: float | None = None) -> None:
+        effects = self._navigator.on(event, time.monotonic() if now is None else now)
         if self._output is not None:
             self._performer.carry_out(effects)
 

@@ -122,17 +122,19 @@ LARGE = parse_action("move forward large")
 LONG = "reason: " + "x" * (MAX_CHARACTERS - 8)
 
 
-def words(request: str = "r", **changes: object) -> Words:
-    plain = Words(request, 0, (0,), "", True, False, 7, 0.25, "goal-1", "find it", 3)
-    (told,) = read_as(CLAUSES, replace(plain, **changes))  # type: ignore[arg-type]
-    return told
+def words(request: str = "r", stamp: float = 7e-9, **changes: object) -> Words:
+    """``stamp``: s of the camera's clock."""
+    plain = Words(request, 0, (0,), "", True, False, 0, 0.25, "goal-1", "find it", 3)
+    told = replace(plain, stamp=round(stamp * 1e9), **changes)  # type: ignore[arg-type]
+    return read_as(CLAUSES, told)[0]
 
 
-def pieces(request: str, texts: tuple[str, ...] = ANSWER) -> list[Words]:
+def pieces(request: str, texts: tuple[str, ...] = ANSWER, stamp: float = 7e-9) -> list[Words]:
     """An answer, a token a message."""
     last = len(texts) - 1
     said = (
-        words(request, position=n, text=text, finished=n == last) for n, text in enumerate(texts)
+        words(request, stamp, position=n, text=text, finished=n == last)
+        for n, text in enumerate(texts)
     )
     return read_as(CLAUSES, *said)
 
@@ -184,16 +186,42 @@ def test_one_piece_that_is_not_verified_makes_the_answer_so(place: int) -> None:
 
 def test_words_of_an_older_frame_or_of_a_request_that_was_replaced_are_stale() -> None:
     listener = AnswerSequencer()
-    listener.receive(words("a", age=0.5), 100.0)  # a frame of 99.5
-    assert listener.receive(words("b", text="action: search;", age=1.0), 100.0) is None
+    listener.receive(words("a", 99.5, age=0.5), 100.0)
+    assert listener.receive(words("b", 99.0, text="action: search;", age=1.0), 100.0) is None
     assert listener.counts["stale"] == 1
-    same = words("c", text="action: stop;", age=0.5 + SAME_FRAME_S / 2)
+    same = words("c", 99.49, text="action: stop;", age=0.5 + SAME_FRAME_S / 2)
     assert listener.receive(same, 100.0) is not None  # of the same frame, up to rounding
-    assert listener.receive(words("a", age=0.0), 101.0) is None
+    assert listener.receive(words("a", 99.5, age=0.0), 101.0) is None
     assert listener.counts["stale"] == 2
-    late = words("d", text="action: search;", age=0.5 + SAME_FRAME_S * 3)
+    late = words("d", 99.4, text="action: search;", age=0.5 + SAME_FRAME_S * 3)
     assert listener.receive(late, 100.0) is None
     assert listener.counts["stale"] == 3
+
+
+@given(
+    st.lists(st.floats(0.001, 0.2), min_size=2, max_size=30),
+    st.floats(-1e5, 1e5),
+    st.lists(st.floats(0.0, 0.5), min_size=30, max_size=30),
+)
+def test_a_later_frame_counts_however_badly_two_clocks_were_read_together(
+    apart: list[float], clock: float, took: list[float]
+) -> None:
+    """``took``: s for which the thread had no turn between the two, of which the age is made."""
+    listener, taken = AnswerSequencer(), 1e6
+    for n, (passed, waited) in enumerate(zip(apart, took, strict=False)):
+        taken += passed
+        heard = words(f"r{n}", taken + clock, text="action: search;", age=waited - clock)
+        assert listener.receive(heard, taken, clock) is not None
+    older = words("older", taken + clock - 0.001, text="action: search;", age=0.9 - clock)
+    assert listener.receive(older, taken + 0.001, clock) is None
+
+
+@given(st.lists(st.floats(-1e5, 1e5), min_size=2, max_size=12))
+def test_a_clock_of_this_computer_that_steps_makes_no_later_frame_old(clocks: list[float]) -> None:
+    listener = AnswerSequencer()
+    for n, clock in enumerate(clocks):
+        heard = words(f"r{n}", 1e6 + n + clock, text="action: search;", age=0.2)
+        assert listener.receive(heard, n + 0.2) is not None
 
 
 @pytest.mark.parametrize("age", [1.0, math.nan])
@@ -201,12 +229,12 @@ def test_a_stop_is_heard_from_an_older_request_too_and_once(age: float) -> None:
     listener = AnswerSequencer()
     begun, end = pieces("a", ("action: st", "op;"))
     assert listener.receive(begun, 100.0) is None
-    begun, other = pieces("b", ("action: tu", "rn left small;"))
+    begun, other = pieces("b", ("action: tu", "rn left small;"), stamp=100.25)
     assert listener.receive(begun, 100.5) is None
     stop = listener.receive(end, 101.0)
     assert stop is not None and stop.action == parse_action("stop")
     assert listener.receive(end, 101.0) is None and listener.counts["stale"] == 1
-    older = listener.receive(words("c", text="action: stop;", age=age), 100.5)
+    older = listener.receive(words("c", 99.5, text="action: stop;", age=age), 100.5)
     assert older is not None and older.action == parse_action("stop")
     one = listener.receive(other, 101.0)
     assert one is not None and str(one.action) == "turn left small", "the newest goes on"
@@ -233,7 +261,8 @@ def test_the_newest_frame_counts_whatever_the_cameras_clock_and_the_order_of_arr
     listener, newest = AnswerSequencer(), -math.inf
     arrivals = sorted((taken / 10 + took, taken / 10) for taken, took in frames)
     for n, (now, taken) in enumerate(arrivals):
-        heard = words(f"r{n}", text="action: search;", age=now - taken - clock)
+        stamp = 1e6 + taken + clock
+        heard = words(f"r{n}", stamp, text="action: search;", age=now - taken - clock)
         counts = listener.receive(heard, 100.0 + now, clock - unmeasured) is not None
         assert counts == (taken >= newest)
         newest = max(newest, taken)
@@ -259,14 +288,14 @@ def test_one_absurd_stamp_blocks_no_later_frame(
 def test_so_many_requests_are_remembered_and_the_newest_whatever_comes() -> None:
     listener = AnswerSequencer()
     for n in range(REQUESTS_REMEMBERED + 2):
-        listener.receive(words(str(n), age=0.0), 100.0 + n)
-    assert listener.receive(words("1", age=0.0), 300.0) is None  # the oldest that is remembered
+        listener.receive(words(str(n), 100.0 + n, age=0.0), 100.0 + n)
+    assert listener.receive(words("1", 101.0, age=0.0), 300.0) is None  # the oldest remembered
     assert listener.counts["stale"] == 1
-    assert listener.receive(words("0", text="action: stop;", age=0.0), 300.0) is not None
-    newest = words("newest", text="action: search;", age=0.0)
+    assert listener.receive(words("0", 300.0, text="action: stop;", age=0.0), 300.0) is not None
+    newest = words("newest", 300.0, text="action: search;", age=0.0)
     assert listener.receive(newest, 300.0) is not None
     for n in range(REQUESTS_REMEMBERED + 2):
-        listener.receive(words(f"older {n}", age=2.0), 301.0)
+        listener.receive(words(f"older {n}", 299.0, age=2.0), 301.0)
     assert listener.receive(replace(newest, age=2.0), 302.0) is None, "it moved the robot once"
 
 
