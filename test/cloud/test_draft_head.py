@@ -32,6 +32,7 @@ from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.errors import MemoryFull
 from edge_cloud_spec.models.draft_head import DraftHead, HeadSession
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.request import Picture, Request
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generation
 from edge_cloud_spec_lab.bench.chi_square import compare
@@ -69,9 +70,9 @@ HEADS = (as_it_is, of_a_cycle, broken)
 
 
 @cache
-def target_of(root: Path, follows: bool) -> tuple[Path, Any]:
-    """A checkpoint and transformers' model of it. follows: each token has one that follows it,
-    whatever was before; otherwise answers depend on the whole prompt."""
+def target_of(root: Path, follows: bool) -> tuple[Vlm, Any]:
+    """A model, and transformers' of the same checkpoint. follows: each token has one that follows
+    it, whatever was before; otherwise answers depend on the whole prompt."""
     text = {"initializer_range": 0.15}
     shape = CheckpointShape(layers=4)
     if follows:
@@ -81,7 +82,16 @@ def target_of(root: Path, follows: bool) -> tuple[Path, Any]:
         made = make_checkpoint(root / "cycle", FAMILY, CheckpointShape(hidden=64), follows=rows)
     else:
         made = make_checkpoint(root / "random", FAMILY, shape, text=text)
-    return made, load_reference(str(made), load(made, check=False))
+    model = load(made, check=False)
+    return model, load_reference(str(made), model)
+
+
+@cache
+def own_answer(root: Path, follows: bool, request: Request, rule: str) -> tuple[int, ...]:
+    """What transformers says, whichever head drafts."""
+    model, reference = target_of(root, follows)
+    spec = model.spec(TOKENS, None)
+    return generate(reference, model.prompt(request, spec), spec, POLICIES[rule])
 
 
 class Cloud:
@@ -89,8 +99,8 @@ class Cloud:
 
     def __init__(self, root: Path, change: Callable[[Weights], Weights], **options: Any) -> None:
         self.asked = 0
-        path, self.reference = target_of(root, options.pop("follows", False))
-        self.model = load(path, check=False)
+        self.target = root, options.pop("follows", False)
+        self.model, self.reference = target_of(*self.target)
         head = DraftHead.of(change(random_head(self.model, 3)), self.model, "of a test")
         assert head is not None
         self.spec = self.model.spec(TOKENS, None)
@@ -107,8 +117,7 @@ class Cloud:
         return robot
 
     def own(self, request: Request, rule: str) -> tuple[int, ...]:
-        prompt = self.model.prompt(request, self.spec)
-        return generate(self.reference, prompt, self.spec, POLICIES[rule])
+        return own_answer(*self.target, request, rule)
 
 
 @pytest.fixture(scope="module")
@@ -334,8 +343,8 @@ def test_a_draft_models_proposal_reads_no_prompt_of_the_target(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a cache of its own, and the prompt is read in chunks, between passes."""
-    path, _ = target_of(root, False)
-    target, drafter = (load(path, check=False) for _ in range(2))
+    target, _ = target_of(root, False)
+    drafter = load(root / "random", check=False)
     rows: list[int] = []
     read = CachedTarget.read
 

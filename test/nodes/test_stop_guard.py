@@ -28,6 +28,7 @@ from edge_cloud_spec.nodes.runtime import diagnostics
 from edge_cloud_spec.nodes.stop_guard import GuardSettings, StopGuardNode
 
 GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
+LONG, SHORT = 180.0, 15.0  # degrees of a turn that is to be interrupted, or to come to its end
 STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
 SILENCE = GuardSettings().silence
 IMPATIENT = [
@@ -220,6 +221,10 @@ def turn(bench: Bench) -> None:
     bench.until(lambda: bench.turning, meanwhile=say)
 
 
+def set_turn(bench: Bench, degrees: float) -> None:
+    assert bench.set_parameters_of("navigator", {"steps.turn_large": degrees}) == [""]
+
+
 def zeros(bench: Bench) -> int:
     """Zeros since the last command that moves."""
     count = 0
@@ -333,7 +338,7 @@ def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
     bench.hear_diagnostics()
     launch(GUARD)
     bench.until(lambda: fired(bench) == 0)
-    navigator = start("-p", "steps.turn_large:=180.0", "-p", "guarded:=true")
+    navigator = start("-p", f"steps.turn_large:={LONG}", "-p", "guarded:=true")
     bench.until(lambda: bench.count_publishers("cmd_vel") == 2)
     turn(bench)
     output = OutputSettings().text("base_link")
@@ -343,6 +348,7 @@ def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
     bench.until(lambda: zeros(bench) == STOP_REPEATS)
     navigator.send_signal(signal.SIGCONT)
     bench.until(lambda: bench.state.state == "idle")  # its step is not taken up again
+    set_turn(bench, SHORT)
     turn(bench)
     bench.until(lambda: zeros(bench) == STOP_REPEATS)  # its own, at the step's end
 
@@ -351,7 +357,7 @@ def test_a_guard_that_hangs_or_is_killed_disturbs_nobody_and_its_successor_guard
     bench: Bench, start: Any, launch: Any
 ) -> None:
     first = launch(GUARD)
-    navigator = start()
+    navigator = start("-p", f"steps.turn_large:={SHORT}")
     bench.until(lambda: bench.count_subscribers("pulse"))
     turn(bench)
     for end in (signal.SIGSTOP, signal.SIGKILL):
@@ -364,6 +370,7 @@ def test_a_guard_that_hangs_or_is_killed_disturbs_nobody_and_its_successor_guard
     bench.until(lambda: fired(bench) == 0)
     turn(bench)  # to its end, so that both have found each other
     bench.until(lambda: zeros(bench) == STOP_REPEATS)
+    set_turn(bench, LONG)
     turn(bench)
     navigator.kill()
     bench.until(lambda: zeros(bench) == STOP_REPEATS)

@@ -61,7 +61,8 @@ class Peer(Node):
 
     def spin(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        self.until(lambda: time.monotonic() >= end)
+        while (left := end - time.monotonic()) > 0:
+            self.executor_.spin_once(timeout_sec=left)
 
     def match(self, *nodes: str) -> None:
         """Wait until these nodes know all that this one publishes and subscribes to by now.

@@ -101,6 +101,7 @@ def test_training_teaches_a_head_what_the_target_says(
 ) -> None:
     monkeypatch.setattr(command, "run_stage", steps(50))
     monkeypatch.setattr(command, "HEAD_WARMUP_STEPS", 1)
+    monkeypatch.setattr(command, "ANSWERS_PER_STEP", 2)  # of 600 tokens each
     model = load(decided(tmp_path / "target"), threads=1, check=False)
     before = model.open(helper.prompt_of(model)).forward((1, 2, 3))
     keep_hidden(model)
