@@ -47,7 +47,7 @@ from .answer import (
 )
 from .draft_planner import DraftPlan, DraftsNothing, PlannerSettings, planner_of
 from .drafts import Drafts
-from .events import Drafted, Effect, Emit, Finish, PromptReady, Send
+from .events import Drafted, Effect, Emit, Finish, PromptReady
 from .measures import DecodeStats, Measures, Stopwatch
 from .reply_timeout import ReplyTimeout
 
@@ -220,7 +220,7 @@ class Rounds:
 
     def pending(self) -> list[Effect]:
         """The effects that send the open request again."""
-        return [] if self.request is None else [Send(self.request.message)]
+        return [] if self.request is None else [self.request.message]
 
     @property
     def request_follows_open(self) -> bool:
@@ -291,7 +291,7 @@ class Rounds:
         """Resume the session from the verified prefix; no effects before both sides have begun."""
         if not (self.session and self.answer.begun):
             return []
-        return [Send(Resume(self.session, self.answer.shared))]
+        return [Resume(self.session, self.answer.shared)]
 
     def resend(self, now: float) -> list[Effect]:
         """Send again what the cloud may not have received."""
@@ -303,7 +303,7 @@ class Rounds:
 
     def close(self, reason: str, text: str = "") -> list[Effect]:
         """End the decode on robot and cloud."""
-        close = [Send(Close(self.answer.resampled))] if self._preset.verified else []
+        close = [Close(self.answer.resampled)] if self._preset.verified else []
         return [*close, Finish(reason, text)]
 
     # Verdicts
@@ -537,7 +537,7 @@ class Rounds:
             sent = self._send(draft, now)
         else:
             pushed = drafts.push(prefix, draft, now, self._plan.speculation.exits)
-            sent = [] if pushed is None else [Send(pushed)]
+            sent = [] if pushed is None else [pushed]
         return [*sent, *drafts.work()]
 
     def _emit_unverified(self, tokens: Prefix, now: float, done: bool) -> list[Effect]:
@@ -621,7 +621,7 @@ class Rounds:
         if self._plan.shape is None:
             return []
         hint = self._drafts.hint(prefix, draft)
-        return [] if hint is None else [Send(hint)]
+        return [] if hint is None else [hint]
 
     def _join(self, draft: FinishedDraft, now: float) -> list[Effect]:
         """Send the draft after which the server waits for the robot's drafts."""

@@ -34,7 +34,6 @@ from edge_cloud_spec.cloud.session.events import (
     DuePass,
     Effect,
     Proposed,
-    Reply,
     Scored,
 )
 from edge_cloud_spec.cloud.session.session import CloudSession, SessionStatus, SessionTrigger
@@ -56,6 +55,7 @@ from edge_cloud_spec.wire.messages import (
     Resume,
     RowMessage,
     RowRequest,
+    ServerMessage,
     Verdict,
 )
 
@@ -67,7 +67,7 @@ DENSE = replace(
 
 
 def replies(effects: list[Effect]) -> list[Any]:
-    return [effect.message for effect in effects if isinstance(effect, Reply)]
+    return [effect for effect in effects if isinstance(effect, ServerMessage)]
 
 
 def refusal(effects: list[Effect]) -> str:
@@ -88,7 +88,7 @@ def test_a_draft_is_scored_and_its_path_kept() -> None:
     message = draft(1, 2, 3, round_=4)
     assert cloud.handle(message) == [DuePass(message.draft, 3, awaited=True, exits=True)]
     said = Verdict(BASE, (0, 1), 5, verify_s=0.1, queue_s=0.2, leads_to=after((1, 2, 5)).short)
-    assert cloud.handle(says(1, 2, 5, 0)) == [Reply(said), Commit((0, 1), (5,))]
+    assert cloud.handle(says(1, 2, 5, 0)) == [said, Commit((0, 1), (5,))]
     assert (cloud.tokens, cloud.digest) == ([1, 2, 5], after((1, 2, 5)))
 
 
@@ -98,7 +98,7 @@ def test_a_verdict_is_never_drawn_again() -> None:
     first = verdict_of(cloud.handle(says(3, 4, 5)))
     for other in ((1, 2), (7,)):
         again = DraftMessage(BASE, Draft(other, rows=(ROW,) * len(other)), 1)
-        assert cloud.handle(again) == [Reply(first)]
+        assert cloud.handle(again) == [first]
 
 
 @pytest.mark.parametrize("ahead", [0, 3])  # pushed, too
@@ -214,12 +214,12 @@ def test_a_row_is_told_of_the_last_rejection_alone_and_until_the_robot_goes_on()
     play(
         cloud,
         (RowRequest(PrefixDigest(0, 3)), None),
-        (again, Reply(replace(said, tokens=(1,)))),
+        (again, replace(said, tokens=(1,))),
         (drawn(heard, 6), "bad_draft"),  # it has to say which token it drew
     )
     assert play(cloud, (drawn(heard, 6, token=5), (6,)))[0] == Commit((), (5,))
     assert (cloud.tokens, cloud.digest) == ([1, 5], there)
-    play(cloud, (Resume("s", heard), Reply(Opened("s", b"", there, 0))), (RowRequest(BASE), None))
+    play(cloud, (Resume("s", heard), Opened("s", b"", there, 0)), (RowRequest(BASE), None))
     cloud.handle(says(6, 2))
     (old,) = replies(cloud.handle(again))
     assert old.residual is None  # only the last one is kept whole
