@@ -423,7 +423,7 @@ class Rounds:
         if draft is None:
             return
         if self._asked_for_exits and verdict.token is not None:
-            measures.exits.observe(float(self._drafts.was_predicted((*verified, *tokens))))
+            measures.exits.observe(float((*verified, *tokens) in self._drafts.predicted))
         measures.accepted(draft, tokens)
 
     @property
@@ -444,7 +444,7 @@ class Rounds:
             return []
         self._stats.predictions += 1
         predicted = (*self.answer.verified, *path, message.token)
-        self._drafts.predict(predicted, message.confidence)
+        self._drafts.predicted[predicted] = message.confidence
         return [*self._drafts.work()]
 
     # Split resampling
@@ -560,7 +560,7 @@ class Rounds:
         if here and not self.server_generates:
             return not awaited and self._is_late(now)
         ready = now + self._pass_s + self._measures.one_way.value
-        near = self._drafts.is_near(prefix)
+        near = prefix in self._drafts.near
         if self.server_generates:
             return (here or near) and ready > self._next_pass(now)
         return near and ready > self._verdict_due
