@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass, replace
 from functools import cache, partial
@@ -187,13 +187,6 @@ def changed(settings: T, values: Mapping[str, Any]) -> T:
     for head, nested in inner.items():
         changes[head] = changed(getattr(settings, head), nested)
     return replace(settings, **changes)  # type: ignore[type-var]
-
-
-def parsed(settings: T, arguments: Sequence[str]) -> T:
-    """The settings changed by this command line; raises UserError."""
-    parser = argparse.ArgumentParser()
-    add_options(parser, settings)
-    return from_options(settings, parser.parse_args(arguments))
 
 
 def from_texts(settings: type[T], texts: Mapping[str, str]) -> T:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from edge_cloud_spec.edge.events import Received
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.codec import encode_client, encode_server
+from edge_cloud_spec.wire.messages import ServerMessage
 from edge_cloud_spec_lab.bench.schedules import decode_of, random_schedule
 from edge_cloud_spec_lab.harness.virtual_decode import Decode
 from edge_cloud_spec_lab.harness.virtual_time import Hung
@@ -49,8 +49,8 @@ class RecordedDecode(Decode):
     frames: list[bytes]
 
     def on_event(self, event: Any) -> Any:
-        if isinstance(event, Received):
-            self.frames.append(encode_server(event.message).data)
+        if isinstance(event, ServerMessage):
+            self.frames.append(encode_server(event).data)
         return super().on_event(event)
 
     def on_send(self, message: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, check_installed, one_line
 from ..options import Bounded, add_options, bounded, described, from_options
-from ..signals import ending_signals
+from ..signals import ending_signals, event_of
 from ..wire.secret_files import Reloaded, read_token
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ async def _serve(server: Any, robot: RobotGraph, listening: socket.socket | None
     from ..nodes.runtime.parent import leave
     from .tools import serve_http
 
-    ended = asyncio.Event()
-    for number in ending_signals():
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ended = event_of(ending_signals())
     if listening is None:
         serving = asyncio.ensure_future(server.run_stdio_async())
     else:

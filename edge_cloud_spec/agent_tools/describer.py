@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import httpx2
 
 from ..endpoint.upstream import api_url
 from ..errors import UserError, one_line
+from ..models.image import data_url
 
 DESCRIBED_S = 120.0  # within which the API answers
 MOST_TOKENS = 256
@@ -28,9 +28,7 @@ class Describer:
 
     async def ask(self, question: str, picture: bytes) -> str:
         """The answer; raises UserError where there is none."""
-        kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
-        data = f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
-        shown = {"type": "image_url", "image_url": {"url": data}}
+        shown = {"type": "image_url", "image_url": {"url": data_url(picture)}}
         content = [shown, {"type": "text", "text": question}]
         message = {"role": "user", "content": content}
         token = self._token()

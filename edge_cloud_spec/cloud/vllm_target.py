@@ -11,7 +11,6 @@ with any target.
 from __future__ import annotations
 
 import asyncio
-import base64
 import io
 import logging
 import secrets
@@ -30,7 +29,7 @@ from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
 from ..errors import UserError
-from ..models.image import picture_of
+from ..models.image import data_url, picture_of
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
@@ -431,7 +430,7 @@ class VllmModels(ModelRunner):
         pixels = picture_of(image.pixels(), image.grid, ours.spec, ours.mean, ours.std)
         png = io.BytesIO()
         Image.fromarray(pixels).save(png, "PNG", compress_level=1)
-        return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+        return data_url(png.getvalue())
 
     def _check_text(self, answer: Sequence[int]) -> None:
         """Raise UserError for tokens that stand for pictures: vLLM would look for them, and end."""

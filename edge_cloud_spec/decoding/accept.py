@@ -18,6 +18,21 @@ from .target_rows import TargetRow, TargetRows
 from .token_distribution import TokenDistribution
 
 
+@dataclass(frozen=True)
+class ExitPrediction:
+    """An early exit's prediction of the verdict; no motion follows from it.
+
+    path: accepted nodes, root to leaf. token: the recovered or bonus token; None if the answer ends
+    with the path or the verdict is open. confidence: probability, 0 to 1, that path and token are
+    right. layer: how many of the target's layers are before the exit; 0: unknown.
+    """
+
+    path: tuple[int, ...]
+    token: int | None
+    confidence: float
+    layer: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Acceptance:
     """Indices of the accepted nodes, root to leaf, and the recovered or bonus token after them.

@@ -46,8 +46,6 @@ from .events import (
     Prefilled,
     Prepare,
     PromptReady,
-    Received,
-    Send,
     TimePassed,
     Unusable,
 )
@@ -134,7 +132,7 @@ class EdgeDecoder:
         self._deadline.owed(now)
         self._rounds.start(now)
         known = self._prepare(known_spec) if known_spec and self._preset.drafts_on_robot else []
-        return [Send(self._opening), *known]
+        return [self._opening, *known]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Handle an event; returns its effects, none once the decode is finished."""
@@ -155,8 +153,6 @@ class EdgeDecoder:
         match event:
             case Drafted():
                 return self._rounds.on_drafted(event, now)
-            case Received(message):
-                return self._on_message(message, now)
             case PromptReady():
                 return self._on_prompt(event, now)
             case Prefilled():
@@ -177,6 +173,8 @@ class EdgeDecoder:
                 return self._rounds.on_drafter_failed(text, now)
             case TimePassed():
                 return self._on_time_passed(now)
+            case _:
+                return self._on_message(event, now)
 
     def _on_time_passed(self, now: float) -> list[Effect]:
         if self._deadline.is_over(now):
@@ -344,6 +342,6 @@ class EdgeDecoder:
         if self._base is not None and not self._rounds.server_generates:
             opening = replace(opening, generation=None)  # the robot leads
         return [
-            Send(opening),
+            opening,
             *(self._rounds.pending() if self._rounds.request_follows_open else []),
         ]

@@ -40,16 +40,16 @@ class Drafts:
     ) -> None:
         self.speculation = preset.speculation
         self.shape: Shape | None = None  # of the drafts that are wanted now
+        # Prefixes that early exits predict, with confidence.
+        self.predicted: dict[Prefix, float] = {}
+        self.near: set[Prefix] = set()  # prefixes that the next verdict may lead to
         self._answer, self._payload, self._preset = answer, payload, preset
         self._measures = measures
         self._working: Work | None = None  # the draft model's last Work
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
-        self._near: set[Prefix] = set()  # prefixes that the next verdict may lead to
         self._made: dict[Prefix, FinishedDraft] = {}
         self._parts: dict[Prefix, FinishedDraft] = {}  # unfinished drafts
         self._bonuses: dict[Prefix, FinishedDraft] = {}  # the most likely token after a whole path
-        # Prefixes that early exits predict, with confidence.
-        self._predicted: dict[Prefix, float] = {}
         # With the time of sending.
         self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}
         self._hints: set[Prefix] = set()  # prefixes for which hints were sent
@@ -58,7 +58,7 @@ class Drafts:
     def invalidate(self) -> None:
         """The prompt is being replaced: forget all drafts of the old one, and the work."""
         self._working = None
-        for kept in (self._made, self._parts, self._bonuses, self._predicted):
+        for kept in (self._made, self._parts, self._bonuses, self.predicted):
             kept.clear()
         self.forget_pushed()
 
@@ -75,7 +75,7 @@ class Drafts:
             rest = draft.below(verified[len(prefix) :]) if passed else None
             if rest is not None:
                 self._made.setdefault(verified, rest)
-        for kept in (self._made, self._parts, self._bonuses, self._predicted):
+        for kept in (self._made, self._parts, self._bonuses, self.predicted):
             for prefix in [prefix for prefix in kept if prefix[:size] != verified]:
                 del kept[prefix]
 
@@ -84,14 +84,6 @@ class Drafts:
     def want(self, shape: Shape | None, speculation: Speculation) -> None:
         """Set the shape of future drafts (None: no drafts), and which verdicts to predict."""
         self.shape, self.speculation = shape, speculation
-
-    def predict(self, prefix: Prefix, confidence: float) -> None:
-        """Record an early exit's prediction that the verdict leads to this prefix."""
-        self._predicted[prefix] = confidence
-
-    def was_predicted(self, prefix: Prefix) -> bool:
-        """Whether an early exit predicted this prefix."""
-        return prefix in self._predicted
 
     def wants(self, branch: Branch) -> bool:
         """Whether the draft model was last told to draft this branch."""
@@ -121,7 +113,7 @@ class Drafts:
         size, room = len(self._answer.tokens), self._answer.room
         self._seeking.clear()
         branches = []
-        self._near.clear()
+        self.near.clear()
         for _, prefix, bonus, level in sorted(
             self._wanted(), key=lambda prediction: -prediction[0]
         ):
@@ -135,13 +127,9 @@ class Drafts:
             if bonus:
                 self._seeking.add(branch)
             elif level <= 1:
-                self._near.add(prefix)
+                self.near.add(prefix)
             branches.append(branch)
         return tuple(dict.fromkeys(branches))
-
-    def is_near(self, prefix: Prefix) -> bool:
-        """Whether the next verdict may lead to this prefix."""
-        return prefix in self._near
 
     def _wanted(self) -> Iterator[tuple[float, Prefix, bool, int]]:
         """Wanted drafts: confidence, prefix, whether only its bonus token is sought, verdicts
@@ -165,7 +153,7 @@ class Drafts:
                 else:
                     heappush(todo, (-confidence * share, next(order), prefix + tokens, level + 1))
             if level == 0 and self.speculation.exits:
-                for prediction, certainty in self._predicted.items():
+                for prediction, certainty in self.predicted.items():
                     if certainty < least:
                         continue
                     heappush(todo, (-certainty, next(order), prediction, 1))

@@ -46,13 +46,6 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
-class Received:
-    """A message arrived from the cloud."""
-
-    message: ServerMessage
-
-
-@dataclass(frozen=True)
 class LinkLost:
     """The stream broke; the transport reconnects by itself."""
 
@@ -101,7 +94,7 @@ Event = (
     PromptReady
     | Prefilled
     | Drafted
-    | Received
+    | ServerMessage
     | LinkLost
     | LinkUp
     | Abort
@@ -110,13 +103,6 @@ Event = (
     | DrafterFailed
     | TimePassed
 )
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send a message to the cloud."""
-
-    message: ClientMessage
 
 
 @dataclass(frozen=True)
@@ -164,7 +150,7 @@ class Finish:
     retry_after_s: float = 0.0
 
 
-Effect = Send | Prepare | Work | Emit | Finish
+Effect = ClientMessage | Prepare | Work | Emit | Finish
 
 Item = ServerFrame | LinkLost | LinkUp | Abort | Cut
 OnReceive = Callable[[ServerFrame | LinkLost | LinkUp], None]

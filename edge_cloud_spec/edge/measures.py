@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -211,15 +211,15 @@ class Measures:
 
 @dataclass(frozen=True)
 class Round:
-    """One draft and its verdict; times in seconds."""
+    """One draft and its verdict, or what is known before that; times in seconds."""
 
-    base: int  # verified tokens before the round
-    drafted: int
-    accepted: int
-    emitted: int
-    start: float  # when drafting began, on the decode's clock
-    sent: float
-    settled: float
+    base: int = 0  # verified tokens before the round
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    start: float = 0.0  # when drafting began, on the decode's clock
+    sent: float = 0.0
+    settled: float = 0.0
     verify_s: float = 0.0
     queue_s: float = 0.0
     draft_s: float = 0.0  # of the robot's draft model
@@ -235,41 +235,24 @@ class Round:
         """Everything but model time, s: also queues, and emitting the last tokens."""
         return max(0.0, self.settled - self.start - self.draft_s - self.verify_s)
 
+    def begun(self, now: float, ready: bool) -> Round:
+        """The next round, from ``now``; ``ready``: its draft is finished already."""
+        return Round(start=now, sent=self.sent, waited=not ready)
 
-@dataclass
-class Stopwatch:
-    """The times of the current round, s; its verdict turns them into a ``Round``."""
-
-    start: float = 0.0
-    sent: float = 0.0
-    draft_s: float = 0.0
-    waited: bool = False
-
-    def begin(self, now: float, ready: bool) -> None:
-        """Start a round at ``now``; ``ready``: its draft is finished already."""
-        self.start, self.draft_s, self.waited = now, 0.0, not ready
-
-    def round(
+    def ended(
         self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
     ) -> Round:
-        """The finished round with this verdict."""
-        return Round(
+        """The round with its verdict."""
+        return replace(
+            self,
             base=base,
             drafted=drafted,
             accepted=len(verdict.path),
             emitted=emitted,
-            start=self.start,
-            sent=self.sent,
             settled=settled,
             verify_s=verdict.verify_s + verdict.draft_s,
             queue_s=verdict.queue_s,
-            draft_s=self.draft_s,
-            waited=self.waited,
         )
-
-    def link_s(self, verdict: Verdict, settled: float) -> float:
-        """Waiting time outside the target, s; includes a drafter in the cloud."""
-        return max(0.0, settled - self.sent - verdict.verify_s - verdict.queue_s)
 
 
 @dataclass

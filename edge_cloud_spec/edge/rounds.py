@@ -8,6 +8,7 @@ compared with the open request, measured and applied, and the next draft is sent
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from enum import Enum
 
 from ..decoding.digest import PrefixDigest
@@ -47,8 +48,8 @@ from .answer import (
 )
 from .draft_planner import DraftPlan, DraftsNothing, PlannerSettings, planner_of
 from .drafts import Drafts
-from .events import Drafted, Effect, Emit, Finish, PromptReady, Send
-from .measures import DecodeStats, Measures, Stopwatch
+from .events import Drafted, Effect, Emit, Finish, PromptReady
+from .measures import DecodeStats, Measures, Round
 from .reply_timeout import ReplyTimeout
 
 MAX_EARLY = 64  # stored verdicts that arrived before an earlier one
@@ -183,7 +184,7 @@ class Rounds:
         self._drafts = Drafts(self.answer, opening.payload, preset, measures)
         self._resampler = Resampler(opening.split, random_source)
         self._early: dict[PrefixDigest, Verdict] = {}  # verdicts before their turn, by prefix
-        self._stopwatch = Stopwatch()
+        self._round = Round()  # the current one
         self._planner = planner_of(preset, measures, planner)
         self._plan = DraftPlan(None, preset.speculation)  # the latest
         self._under_way = 0  # verdicts of server generation that may still arrive while joining
@@ -220,7 +221,7 @@ class Rounds:
 
     def pending(self) -> list[Effect]:
         """The effects that send the open request again."""
-        return [] if self.request is None else [Send(self.request.message)]
+        return [] if self.request is None else [self.request.message]
 
     @property
     def request_follows_open(self) -> bool:
@@ -231,7 +232,7 @@ class Rounds:
 
     def start(self, now: float) -> None:
         """Start timing: the decode is requested."""
-        self._stopwatch.begin(now, ready=True)
+        self._round = self._round.begun(now, ready=True)
         self._measures.asked(now)
 
     def invalidate(self) -> None:
@@ -269,7 +270,7 @@ class Rounds:
 
     def follow(self, now: float) -> list[Effect]:
         """Await the verdicts of a server that generates because ``Open`` asked for it."""
-        self._stopwatch.sent = now
+        self._round = replace(self._round, sent=now)
         self.request = None
         self._await_generated(now)
         return self._take_early(now)
@@ -291,19 +292,19 @@ class Rounds:
         """Resume the session from the verified prefix; no effects before both sides have begun."""
         if not (self.session and self.answer.begun):
             return []
-        return [Send(Resume(self.session, self.answer.shared))]
+        return [Resume(self.session, self.answer.shared)]
 
     def resend(self, now: float) -> list[Effect]:
         """Send again what the cloud may not have received."""
         if not self._preset.drafts_on_robot:
-            self._stopwatch.sent = now
+            self._round = replace(self._round, sent=now)
             if self.request is None:
                 self._await_generated(now)
         return self.pending()
 
     def close(self, reason: str, text: str = "") -> list[Effect]:
         """End the decode on robot and cloud."""
-        close = [Send(Close(self.answer.resampled))] if self._preset.verified else []
+        close = [Close(self.answer.resampled)] if self._preset.verified else []
         return [*close, Finish(reason, text)]
 
     # Verdicts
@@ -331,7 +332,7 @@ class Rounds:
             return self._on_divergence(now)
         self._trigger(Trigger.OTHER_VERIFIED if verdict.generated else Trigger.DRAFT_VERIFIED)
         before = len(answer.tokens)
-        self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
+        self._stats.rounds.append(self._round.ended(verdict, before, drafted, len(tokens), now))
         self._measure(verdict, tokens, now)
         answer.extend(tokens)
         self._answered()
@@ -408,13 +409,14 @@ class Rounds:
         if drawn is not None and not verdict.generated:
             nodes = nodes or len(drawn)
         if (nodes or verified) and not crossed:
-            link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
+            # Outside the target; includes a drafter in the cloud.
+            link = max(0.0, now - self._round.sent - seconds) if self._round.waited else None
             if verified:
                 measures.verified(nodes, seconds, link, self._asked_for_exits)
             elif link is not None:  # the first verdict's time includes the prompt
                 measures.one_way.observe(link / 2)
             if link is not None and nodes:
-                turn_s = self._stopwatch.sent - self._stopwatch.start + link
+                turn_s = self._round.sent - self._round.start + link
                 measures.queued(turn_s, verdict, self._pass_s)
             beside = self.mode is Mode.FOLLOWING
             if self.server_generates and verified and not (beside and self._plan.leads):
@@ -423,7 +425,7 @@ class Rounds:
         if draft is None:
             return
         if self._asked_for_exits and verdict.token is not None:
-            measures.exits.observe(float(self._drafts.was_predicted((*verified, *tokens))))
+            measures.exits.observe(float((*verified, *tokens) in self._drafts.predicted))
         measures.accepted(draft, tokens)
 
     @property
@@ -444,7 +446,7 @@ class Rounds:
             return []
         self._stats.predictions += 1
         predicted = (*self.answer.verified, *path, message.token)
-        self._drafts.predict(predicted, message.confidence)
+        self._drafts.predicted[predicted] = message.confidence
         return [*self._drafts.work()]
 
     # Split resampling
@@ -498,16 +500,16 @@ class Rounds:
         if self._is_late(now):
             self._drafts.finish_early(verified, plan.speculation.cut)
         ready = self._drafts.after(verified)
-        self._stopwatch.begin(now, ready is not None)
+        self._round = self._round.begun(now, ready is not None)
         if plan.leads or (ready and self._drafts.pushed_at(self.answer.digest)):
             return [*(self._send(ready, now) if ready else []), *self._drafts.work()]
         work = self._drafts.work()
-        self._stopwatch.sent = now
+        self._round = replace(self._round, sent=now)
         self._await_generated(now)
         return [*work, *self.pending()]
 
     def _send(self, draft: FinishedDraft, now: float) -> list[Effect]:
-        self._stopwatch.sent = now
+        self._round = replace(self._round, sent=now)
         reply_timeout_s, exits = self._deadline.left(now), self._plan.speculation.exits
         request, is_new = self._drafts.make_request(draft, now, reply_timeout_s, exits)
         self._ask(request, Trigger.DRAFT_SENT, now)
@@ -520,7 +522,7 @@ class Rounds:
             return []
         here = prefix == self.answer.verified
         if here:
-            self._stopwatch.draft_s += drafted.seconds
+            self._round = replace(self._round, draft_s=self._round.draft_s + drafted.seconds)
         if drafted.seconds:
             self._pass_s = drafted.seconds
             self._measures.drafted(drafted.nodes, drafted.seconds)
@@ -537,7 +539,7 @@ class Rounds:
             sent = self._send(draft, now)
         else:
             pushed = drafts.push(prefix, draft, now, self._plan.speculation.exits)
-            sent = [] if pushed is None else [Send(pushed)]
+            sent = [] if pushed is None else [pushed]
         return [*sent, *drafts.work()]
 
     def _emit_unverified(self, tokens: Prefix, now: float, done: bool) -> list[Effect]:
@@ -560,7 +562,7 @@ class Rounds:
         if here and not self.server_generates:
             return not awaited and self._is_late(now)
         ready = now + self._pass_s + self._measures.one_way.value
-        near = self._drafts.is_near(prefix)
+        near = prefix in self._drafts.near
         if self.server_generates:
             return (here or near) and ready > self._next_pass(now)
         return near and ready > self._verdict_due
@@ -596,8 +598,8 @@ class Rounds:
 
     def _let_generate(self, now: float) -> list[Effect]:
         """After a verdict on server generation: await the next, or draft as planned."""
-        self._stopwatch.begin(now, ready=True)
-        self._stopwatch.sent = now
+        self._round = self._round.begun(now, ready=True)
+        self._round = replace(self._round, sent=now)
         self._heard_at = now - self._measures.one_way.value
         self._await_generated(now)
         drafts = self.mode is Mode.FOLLOWING or self._planner.rests
@@ -621,12 +623,12 @@ class Rounds:
         if self._plan.shape is None:
             return []
         hint = self._drafts.hint(prefix, draft)
-        return [] if hint is None else [Send(hint)]
+        return [] if hint is None else [hint]
 
     def _join(self, draft: FinishedDraft, now: float) -> list[Effect]:
         """Send the draft after which the server waits for the robot's drafts."""
         self.request = None
-        self._stopwatch.begin(now, ready=True)
+        self._round = self._round.begun(now, ready=True)
         self._under_way = UNDER_WAY
         return self._send(draft, now)
 

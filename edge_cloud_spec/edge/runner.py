@@ -62,8 +62,6 @@ from .events import (
     Prefilled,
     Prepare,
     PromptReady,
-    Received,
-    Send,
     TimePassed,
     Transport,
     Unusable,
@@ -235,9 +233,6 @@ class DecodeLoop:
         """Perform the effects in order."""
         for effect in effects:
             match effect:
-                case Send(message):
-                    if self._transport is not None:
-                        self._decoder.stats.up_bytes += self._transport.send(message)
                 case Prepare(spec):  # the prompt is prefilled from now on, in this thread
                     self._handle(self._prompt_of(spec))
                 case Work():  # takes effect after the current pass
@@ -246,6 +241,9 @@ class DecodeLoop:
                     self._on_emit(effect)
                 case Finish():
                     self._finish = effect
+                case _:
+                    if self._transport is not None:
+                        self._decoder.stats.up_bytes += self._transport.send(effect)
 
     def _next_event(self) -> Event | None:
         if self._drafted:
@@ -315,7 +313,7 @@ class DecodeLoop:
                     self._robot.remember(message.spec)
             case Fault(Code.UNKNOWN_MESSAGES):
                 self._robot.at_verifier.clear()
-        return Received(message)
+        return message
 
     def _draft_once(self, drafter: DraftModel) -> Sequence[Event]:
         """Run one pass of the draft model; its time is attributed to the first branch."""

@@ -57,15 +57,6 @@ class Finished(Piece):
     usage: Mapping[str, object]
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Log probabilities of the candidates of each request. verified: by the target; else by the
-    robot's model."""
-
-    log_probs: Sequence[Sequence[float]]
-    verified: bool = True
-
-
 class TokenLogProbs:
     """The log probabilities of a growing answer's tokens, in the API's form. Each is told with the
     words that its token begins, so that none is of a token behind a stop text."""
@@ -186,9 +177,9 @@ class Decodes:
         finally:
             inbox.put(Abort("nobody reads it"))
 
-    async def score(self, requests: Sequence[Request]) -> Scores:
-        """The log probabilities of each request's candidates; ApiError: there are none. To cancel
-        it ends the decodes.
+    async def score(self, requests: Sequence[Request]) -> tuple[Sequence[Sequence[float]], bool]:
+        """The log probabilities of each request's candidates, and whether they are the target's,
+        else the robot's model's; ApiError: there are none. To cancel it ends the decodes.
 
         The first request goes ahead, so that the verifier has read what the others begin with.
         """
@@ -213,7 +204,7 @@ class Decodes:
                 errors.append(error)
             return told
 
-        def decode() -> Scores:
+        def decode() -> tuple[Sequence[Sequence[float]], bool]:
             started = runner.clock()
             told = [ask(0, alone=True)]
             with ThreadPoolExecutor(REQUESTS_AT_ONCE, "score") as others:
@@ -228,7 +219,7 @@ class Decodes:
             if errors:
                 raise errors[0]
             self._seconds.observe(runner.clock() - started)
-            return Scores(told, verified)
+            return told, verified
 
         def ended(future: asyncio.Future[Any]) -> None:
             self._turn.release()

@@ -191,9 +191,8 @@ class ChatApp:
                     await self._decode(chat, asked, answer)
                 case Decisions() as decisions:
                     requests = [question.request for question in decisions.questions]
-                    scores = await self._decodes.score(requests)
-                    answer.verified = scores.verified
-                    await answer.send(decisions.answer(scores.log_probs))
+                    log_probs, answer.verified = await self._decodes.score(requests)
+                    await answer.send(decisions.answer(log_probs))
                 case error:
                     raise error
         except Unserved:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..decoding.accept import follow
+from ..decoding.accept import ExitPrediction, follow
 from ..decoding.draft import Draft
 from ..decoding.noise import gumbel
 from ..decoding.policy import SamplingPolicy, scaled_logits
@@ -32,21 +31,6 @@ from .vlm import Vlm
 NO_TOKEN = -1  # stands for the token after an end token
 # A token with a higher probability is taken without noise, which would change fewer than 1 in 1000.
 CERTAIN = 0.999
-
-
-@dataclass(frozen=True)
-class ExitPrediction:
-    """An early exit's prediction of the verdict; no motion follows from it.
-
-    layer: how many of the target's layers are before the exit. path: accepted nodes, root to leaf.
-    token: the recovered or bonus token; None if the answer ends with the path or the verdict is
-    open. confidence: probability, 0 to 1, that path and token are right.
-    """
-
-    layer: int
-    path: tuple[int, ...]
-    token: int | None
-    confidence: float
 
 
 class _Rows:
@@ -78,8 +62,9 @@ class ExitPredictor:
         adjusted: AdjustmentAfter | None = None,
     ) -> None:
         """position: of the first drafted token in the answer. first: logits [V] after the prefix,
-        if the pass leaves them out. open_at: the leaf after which another draft continues, so that
-        the verdict is open there. adjusted: how the logits of the whole vocabulary change."""
+        if the pass leaves them out; without them there are no predictions then. open_at: the leaf
+        after which another draft continues, so that the verdict is open there. adjusted: how the
+        logits of the whole vocabulary change."""
         self._exits, self._draft, self._policy = exits, draft, policy
         self._position, self._on_prediction, self._first = position, on_prediction, first
         self._ends, self._open_at, self._adjusted = frozenset(end_tokens), open_at, adjusted
@@ -146,7 +131,7 @@ class ExitPredictor:
 
         taken = follow(self._draft, token_after, self._open_at)
         token = None if taken.token == NO_TOKEN else taken.token
-        return ExitPrediction(layer, taken.path, token, confidence)
+        return ExitPrediction(taken.path, token, confidence, layer)
 
     def _with_noise(self, scaled: Tensor, position: int) -> tuple[float, int]:
         """The exit's token as an index in [S], and the probability that the final pass has the
@@ -257,39 +242,6 @@ class Exits:
             return self._ids, self._head
         ids = np.array(sorted(more), np.int64)
         return np.append(self._ids, ids), torch.cat([self._head, self._rows_of_head(ids)])
-
-    def predictor(
-        self,
-        draft: Draft,
-        rule: str,
-        policy: SamplingPolicy,
-        position: int,
-        on_prediction: Callable[[ExitPrediction], None],
-        *,
-        first: NDArray[np.float32] | None = None,
-        end_tokens: Iterable[int] = (),
-        open_at: int | None = None,
-        adjusted: AdjustmentAfter | None = None,
-    ) -> ExitPredictor | None:
-        """The ``on_layer`` of a ``Session.forward`` that predicts the verdict on this draft.
-
-        None under ``rejection``, whose verdict is random. first: the session's ``known_row``, if
-        the pass leaves it out; without it there are no predictions. The others: see
-        ``ExitPredictor``.
-        """
-        if rule == "rejection" or not len(draft):
-            return None
-        return ExitPredictor(
-            self,
-            draft,
-            policy,
-            position,
-            on_prediction,
-            first=first,
-            end_tokens=end_tokens,
-            open_at=open_at,
-            adjusted=adjusted,
-        )
 
     def _rows_of_head(self, ids: NDArray[np.int64]) -> Tensor:
         """Rows [n, E] of the target's LM head, multiplied by the weight of its final norm."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import re
@@ -185,6 +186,12 @@ def _turned(image: Image.Image) -> Image.Transpose | None:
 
 def _is_deep(image: Image.Image) -> bool:
     return image.mode == "I" or image.mode.startswith("I;16")
+
+
+def data_url(picture: bytes) -> str:
+    """A PNG or JPEG as a URL that contains it."""
+    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
 
 
 def _of_8_bits(image: Image.Image) -> Image.Image:

@@ -7,7 +7,6 @@ connection, and the server stops generating. There are no retries.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import os
@@ -28,7 +27,7 @@ from ..instruction import LIKE_CONTROL
 from ..request import Request
 from ..wire.channel import is_loopback
 from ..wire.secret_files import read_token
-from .image import plain
+from .image import data_url, plain
 from .prompt import PromptSpec, chat_of
 
 if TYPE_CHECKING:
@@ -304,16 +303,9 @@ def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
     contents = (message["content"] for message in messages)
     for part in chain.from_iterable(each for each in contents if isinstance(each, list)):
         if part["type"] == "image":
-            part |= {
-                "type": "image_url",
-                "image_url": {"url": _url(plain(next(pictures).data, limit))},
-            }
+            shown = plain(next(pictures).data, limit)
+            part |= {"type": "image_url", "image_url": {"url": data_url(shown)}}
     return messages
-
-
-def _url(picture: bytes) -> str:
-    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
 
 
 def deltas_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:

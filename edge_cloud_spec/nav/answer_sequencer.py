@@ -16,30 +16,26 @@ SAME_FRAME_S = 0.01  # s; differences between two messages' times of one frame
 FRAME_FUTURE_S = 0.5  # s by which a frame's stamp may be in the future
 
 
-@dataclass(frozen=True)
-class Settled:
-    """The result of a request's answer: its ``action``, or the ``problem`` if there is none.
+@dataclass
+class HeardAnswer:
+    """The answer to a request as far as it came; settled by its ``action``, or by the ``problem``
+    if there is none.
 
-    ``words`` are the first message of the answer, with its goal and frame.
+    ``words`` are its first message, with its goal and frame; ``next``: the position of the next.
     """
 
     words: Words
     frame_time: float
-    verified: bool
-    action: Action | None
-    problem: str
-    failed: bool = False  # the decode gave no words, so that nothing was refused
-
-
-@dataclass
-class _Answer:
-    """The words of a request so far; ``first`` are its first."""
-
-    first: Words
-    frame_time: float
-    next: int = 0
     verified: bool = True
-    settled: bool = False
+    action: Action | None = None
+    problem: str = ""
+    failed: bool = False  # the decode gave no words, so that nothing was refused
+    next: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether its result is known."""
+        return self.action is not None or bool(self.problem)
 
 
 class AnswerSequencer:
@@ -54,15 +50,15 @@ class AnswerSequencer:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
-        self._answers: dict[str, _Answer] = {}
+        self._answers: dict[str, HeardAnswer] = {}
         self._newest, self._taken, self._stamp = "", float("-inf"), 0
 
-    def receive(self, words: Words, now: float, ahead: float = 0.0) -> Settled | None:
+    def receive(self, words: Words, now: float, ahead: float = 0.0) -> HeardAnswer | None:
         """Add a message of words; returns the result of its request if that is now complete, else
         None. ``ahead``: how far the camera's clock is ahead, s."""
         answer = self._answers.get(words.request)
         if answer is None:
-            answer = self._answers[words.request] = _Answer(words, now - words.age)
+            answer = self._answers[words.request] = HeardAnswer(words, now - words.age)
             if len(self._answers) > REQUESTS_REMEMBERED + 1:
                 del self._answers[next(name for name in self._answers if name != self._newest)]
             taken, latest = answer.frame_time, now + max(0.0, ahead) + FRAME_FUTURE_S
@@ -85,7 +81,7 @@ class AnswerSequencer:
         self.counts["stale"] += 1
         return None
 
-    def _go_on(self, answer: _Answer, words: Words) -> Settled | None:
+    def _go_on(self, answer: HeardAnswer, words: Words) -> HeardAnswer | None:
         answer.next += len(words.tokens)
         answer.verified &= words.verified
         if answer.settled:
@@ -101,6 +97,8 @@ class AnswerSequencer:
         return None
 
 
-def _settle(answer: _Answer, action: Action | None, problem: str, failed: bool = False) -> Settled:
-    answer.settled = True
-    return Settled(answer.first, answer.frame_time, answer.verified, action, problem, failed)
+def _settle(
+    answer: HeardAnswer, action: Action | None, problem: str, failed: bool = False
+) -> HeardAnswer:
+    answer.action, answer.problem, answer.failed = action, problem, failed
+    return answer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
 from .answer import Action
-from .answer_sequencer import FRAME_FUTURE_S, AnswerSequencer, Settled
+from .answer_sequencer import FRAME_FUTURE_S, AnswerSequencer, HeardAnswer
 from .budget import (
     BUDGET_REST,
     COMMAND_PERIOD_S,
@@ -316,19 +316,19 @@ class Navigator:
             self._took.append(now - self._frame_time(settled).taken)
         return self._decide(settled, now)
 
-    def _decide(self, settled: Settled, now: float) -> list[Effect]:
+    def _decide(self, settled: HeardAnswer, now: float) -> list[Effect]:
         self._latest = settled.words.request
         problem = settled.problem or self._objection(settled, now)
         if problem or settled.action is None:
             return self._refuse(settled, problem)
         if settled.action.verb == "stop":
-            return self._stop(settled, now)
+            return self._stop(settled, settled.action)
         turned = MOVE_TURN_RAD if settled.action.verb == "move" else FRAME_AWAY_RAD
         if self.odometer.moved_away(self._frame_time(settled).at, turned):
             return self._give_way(settled)
         return self._start(settled, settled.action, now)
 
-    def _refuse(self, settled: Settled, problem: str) -> list[Effect]:
+    def _refuse(self, settled: HeardAnswer, problem: str) -> list[Effect]:
         """Refuse an action; a current motion continues."""
         self._refused["refused"] += 1
         why = f"request {settled.words.request} moves nothing: {problem}"
@@ -340,13 +340,13 @@ class Navigator:
             return self._show(_idle(problem))
         return [*report, *self._show(_idle(f"refused: {problem}", NavCode.REFUSED))]
 
-    def _give_way(self, settled: Settled) -> list[Effect]:
+    def _give_way(self, settled: HeardAnswer) -> list[Effect]:
         """Refuse an action that is out of reach: the robot stops, and decides again standing."""
         halt: list[Effect] = [] if self._run is None else [Halt()]
         self._run = None
         return [*halt, *self._refuse(settled, MOVED_AWAY)]
 
-    def _stop(self, settled: Settled, now: float) -> list[Effect]:
+    def _stop(self, settled: HeardAnswer, action: Action) -> list[Effect]:
         """Carry out the action ``stop``: the motion ends, and the instruction is done if the frame
         came after it, by the count of stops, whatever the clocks say."""
         goal_id = settled.words.goal_id
@@ -354,20 +354,20 @@ class Navigator:
             self._completed = goal_id
         self._run = None
         stop = _idle("stop", NavCode.STOP)
-        return [Halt(), self._announce(settled, Goal(), 0.0), *self._show(stop)]
+        return [Halt(), self._announce(settled, action, Goal(), 0.0), *self._show(stop)]
 
     def _is_followed(self, goal_id: str) -> bool:
         """Whether this goal belongs to the latest instruction; true if there was none. The drafter
         publishes the goal on another topic, so either may arrive first."""
         return self._instruction is None or self._followed == (goal_id, self._instruction)
 
-    def _frame_time(self, settled: Settled) -> FrameTime:
+    def _frame_time(self, settled: HeardAnswer) -> FrameTime:
         words = settled.words
         ahead = camera_clock(words.camera_offset, self.odometer.clock_offset)
         taken = settled.frame_time - max(0.0, ahead)
         return FrameTime(words.stamp - round(ahead * 1e9), taken, ahead)
 
-    def _objection(self, settled: Settled, now: float) -> str:
+    def _objection(self, settled: HeardAnswer, now: float) -> str:
         if self.stop_latch.why:
             return self.stop_latch.why
         if not settled.verified and not self.settings.allow_unverified:
@@ -396,10 +396,9 @@ class Navigator:
             return f"its frame is from {driven:.1f} s of driving ago"
         return self.odometer.lost_since(frame.at, now, on_the_move)
 
-    def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
+    def _start(self, settled: HeardAnswer, action: Action, now: float) -> list[Effect]:
         settings, limits = self.settings, self.settings.limits
         asked, action = action, shortened(action, settings.steps)
-        settled = replace(settled, action=action)
         goal = goal_of(action, settings.steps)
         if not settled.verified:
             limits, goal = settings.unverified.limits(limits), settings.unverified.goal(goal)
@@ -428,7 +427,7 @@ class Navigator:
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
         aside = detour.half_width if detour is not None else 0.0
-        announce = self._announce(settled, goal, expiry - now, aside)
+        announce = self._announce(settled, action, goal, expiry - now, aside)
         effects = [announce, *self._show(self._run.status("moving"))]
         if action not in (asked, *self._shortened):
             self._shortened.add(action)
@@ -442,7 +441,7 @@ class Navigator:
         self._free_at = now - OBSTACLE_WAIT_S + COMMAND_PERIOD_S / 2
         return [*effects, *self._go_on(self._run, now)]
 
-    def _detour(self, settled: Settled, goal: Goal) -> Detour | None:
+    def _detour(self, settled: HeardAnswer, goal: Goal) -> Detour | None:
         """Where this move may go around what stands in its way; None: it keeps to its line."""
         settings = self.settings
         if not (settings.around and settled.verified and goal.distance >= LEAST_MOVE_M):
@@ -473,11 +472,17 @@ class Navigator:
         metres, radians = self.odometer.track.moved_since(frame.at)
         return max(path, metres), aside, max(turn, radians)
 
-    def _announce(self, settled: Settled, goal: Goal, lasts: float, aside: float = 0.0) -> Announce:
-        assert settled.action is not None
+    def _announce(
+        self,
+        settled: HeardAnswer,
+        action: Action,
+        goal: Goal,
+        lasts: float,
+        aside: float = 0.0,
+    ) -> Announce:
         return Announce(
             settled.words.request,
-            settled.action,
+            action,
             goal,
             settled.words.stamp,
             lasts,

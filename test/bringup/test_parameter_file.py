@@ -12,13 +12,13 @@ import pytest
 from edge_cloud_spec.bringup.exits import Role
 from edge_cloud_spec.bringup.graph import LOCAL_ADDRESS, GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.parameter_file import ParameterFile, full_name
-from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.nav.history import MOST_TURNS
-from edge_cloud_spec.options import changed, parsed
+from edge_cloud_spec.options import changed
 from edge_cloud_spec.pilot.settings import DrafterSettings
+from edge_cloud_spec_lab.harness.server import parsed
 from edge_cloud_spec_lab.running.running_graph import command
 
 OWN = """
@@ -64,7 +64,7 @@ def test_a_verifier_that_is_started_here_gives_what_the_robot_asks_for(
         specs = specs_of(settings)
         given = {**settings.given("drafter"), **dict(specs["drafter"].parameters)}
         drafter = changed(DrafterSettings(), given)
-        served = parsed(ServeSettings(), specs["cloud_verifier"].arguments).models
+        served = parsed(specs["cloud_verifier"].arguments).models
         assert served.max_tokens >= max(drafter.max_tokens, longer)
         assert served.pictures > drafter.loaded_dialect.history.frames == MOST_TURNS
         assert served.imposed == load_dialect(drafter.dialect)

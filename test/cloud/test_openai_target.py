@@ -36,7 +36,6 @@ from helpers.transformers_serve import running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.cloud.openai_target import Allowance
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.dialects import ours
@@ -50,13 +49,13 @@ from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav.answer import action_of, answer_grammar
-from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.messages import LOG_PROBS
 from edge_cloud_spec_lab.bench.requests import sample_questions, sample_requests
 from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
+from edge_cloud_spec_lab.harness.server import parsed
 
 KEY = SECRET.decode()
 TARGET = str(EMBEDDED / "target")
@@ -762,7 +761,7 @@ def test_options_that_do_not_go_with_it_are_one_sentence(
 ) -> None:
     given = ["--target", "openai:http://127.0.0.1:9/v1", "--model", "a"]
     with pytest.raises(UserError, match=complaint):
-        parsed(ServeSettings(), [*given, *options])
+        parsed([*given, *options])
 
 
 def test_a_wrong_key_is_found_before_it_serves() -> None:

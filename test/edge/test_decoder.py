@@ -48,8 +48,6 @@ from edge_cloud_spec.edge.events import (
     Prefilled,
     Prepare,
     PromptReady,
-    Received,
-    Send,
     TimePassed,
     Unusable,
 )
@@ -69,6 +67,7 @@ from edge_cloud_spec.wire.messages import (
     Resume,
     RowMessage,
     RowRequest,
+    ServerMessage,
     Verdict,
     base_digest,
     spec_digest,
@@ -76,7 +75,7 @@ from edge_cloud_spec.wire.messages import (
 
 OLD = b"an old one"
 OLD_PROMPT = PromptReady(b"prompt", spec_digest(OLD), (0,), 20)
-SPECIFIED = Received(Opened("s", SPEC, BASE))
+SPECIFIED = Opened("s", SPEC, BASE)
 DRAFT = (3, 4, 5, 6)
 BY_ITSELF = verdict(BASE, (0,), None, draft=(3,), tokens=(3,))  # complete in itself
 CHAIN = [work((), chain(4))]
@@ -84,7 +83,7 @@ CHAIN = [work((), chain(4))]
 
 def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
     robot = Robot(OPENING, load_preset("dsd"))
-    assert robot.start(0.0, SPEC) == [Send(OPENING), Prepare(SPEC)]
+    assert robot.start(0.0, SPEC) == [OPENING, Prepare(SPEC)]
     assert robot.mode is Mode.READING
     play(robot, (0.1, PROMPT, []), (0.1, Prefilled(), CHAIN))
     assert robot.mode is Mode.LEADING
@@ -109,7 +108,7 @@ def test_the_clouds_own_specification_is_taken_and_what_was_made_by_another_is_v
 @pytest.mark.parametrize("known", [b"", SPEC])
 def test_prompts_that_differ_end_the_decode_at_once(known: bytes) -> None:
     robot = started(spec=known)
-    other = Received(Opened("s", b"" if known else SPEC, PrefixDigest(0, 5)))
+    other = Opened("s", b"" if known else SPEC, PrefixDigest(0, 5))
     effects = [*robot.handle(other, 0.0), *robot.handle(PROMPT, 0.0)]
     assert finish(effects).reason == "prompt_mismatch"
     assert "same tokenizer" in finish(effects).text
@@ -122,7 +121,7 @@ def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
 
 def test_a_prompt_that_is_said_anew_after_a_verdict_ends_the_decode() -> None:
     """Else the answer's first tokens would be of one prompt, and the others of another."""
-    anew = Received(Opened("s", b"another specification", BASE))
+    anew = Opened("s", b"another specification", BASE)
     reads = (0.0, PROMPT), (0.0, Prefilled())
     play(started(), *reads, (0.1, BY_ITSELF), (0.2, anew, "bad_opened"))
 
@@ -130,7 +129,7 @@ def test_a_prompt_that_is_said_anew_after_a_verdict_ends_the_decode() -> None:
 def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
     robot = waiting()
     ended = verdict(BASE, (0,), 0, finish="end")
-    play(robot, (2.0, ended, [Emit(0, (3, 0), True), Send(Close()), Finish("end")]))
+    play(robot, (2.0, ended, [Emit(0, (3, 0), True), Close(), Finish("end")]))
     assert robot.deadline is None
     later = (drafted(robot, (1,), (1,)), OPENED, LinkUp(), TimePassed(), Abort("late"), Cut())
     play(robot, *((99.0, event, []) for event in later))
@@ -142,9 +141,9 @@ def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
         (Abort("e_stop"), "aborted", "e_stop"),
         (Cut(), "cut", ""),
         (Unusable("the frame is damaged"), "bad_request", "the frame is damaged"),
-        (Received(Fault("overloaded", "try later")), "overloaded", "try later"),
-        (Received(Fault("bad_request", "no picture", 2.0)), "bad_request", "no picture"),
-        (Received(Fault("cut", "it lies")), "fault", "it lies"),  # no answer that was cut
+        (Fault("overloaded", "try later"), "overloaded", "try later"),
+        (Fault("bad_request", "no picture", 2.0), "bad_request", "no picture"),
+        (Fault("cut", "it lies"), "fault", "it lies"),  # no answer that was cut
     ],
 )
 @pytest.mark.parametrize("make", [begun, waiting])
@@ -152,7 +151,7 @@ def test_whatever_ends_a_decode_is_said_with_a_goodbye(
     make, event: Event, reason: str, text: str
 ) -> None:
     robot = make()
-    play(robot, (2.0, event, [Send(Close()), Finish(reason, text)]))
+    play(robot, (2.0, event, [Close(), Finish(reason, text)]))
     assert robot.finished
 
 
@@ -219,8 +218,8 @@ def test_a_loss_before_the_session_is_known_says_open_and_draft_again() -> None:
 # A verifier without room says when to come again: the robot waits so long, and no longer.
 
 
-def full(after_s: float) -> Received:
-    return Received(Fault("overloaded", "all sessions are taken", after_s))
+def full(after_s: float) -> Fault:
+    return Fault("overloaded", "all sessions are taken", after_s)
 
 
 @given(st.floats(0.0, 30.0), st.integers(0, 2**64 - 1))
@@ -276,13 +275,13 @@ def test_reply_timeout_bounds_all_waiting() -> None:
 # An answer that goes on at another verifier, or at the first again: nobody waits in vain.
 
 ELSEWHERE = PrefixDigest(0, 7)
-FORGOT = Received(Fault("unknown_session", "start again"))
+FORGOT = Fault("unknown_session", "start again")
 SETTLED = (3, 4, 5, 9)
 HERE = BASE.extend(SETTLED)
 
 
-def opened(session: str, verified: int = 0, base: PrefixDigest = BASE) -> Received:
-    return Received(Opened(session, b"", base, PROTOCOL, verified))
+def opened(session: str, verified: int = 0, base: PrefixDigest = BASE) -> Opened:
+    return Opened(session, b"", base, PROTOCOL, verified)
 
 
 def moved() -> Robot:
@@ -315,7 +314,9 @@ def test_a_verifier_that_takes_the_tokens_goes_on_and_nobody_else_does() -> None
 @pytest.mark.parametrize(
     "wrong", [opened("b", 5), opened("b", 4, ELSEWHERE)], ids=["more tokens", "another prompt"]
 )
-def test_a_verifier_that_would_go_on_with_another_answer_ends_the_decode(wrong: Received) -> None:
+def test_a_verifier_that_would_go_on_with_another_answer_ends_the_decode(
+    wrong: ServerMessage,
+) -> None:
     robot = moved()
     play(robot, (3.2, wrong, "unknown_session"))
     assert robot.tokens == [*SETTLED]
@@ -332,7 +333,7 @@ def test_an_answer_of_which_a_session_lacks_the_end_is_opened_again_whole() -> N
 def test_the_answer_to_a_resume_does_not_pass_for_a_session_that_is_opened() -> None:
     play(
         moved(),
-        (3.2, Received(Opened("s", b"", HERE)), []),
+        (3.2, Opened("s", b"", HERE), []),
         (3.3, opened("b", 4), []),
         (3.4, LinkLost("x")),
         (3.5, LinkUp(), [Resume("b", HERE)]),
@@ -351,7 +352,7 @@ def test_a_robot_that_hears_of_another_session_than_its_own_opens_its_answer_aga
 
 
 @pytest.mark.parametrize("told", [[opened("a"), opened("b")], [opened("a"), FORGOT]])
-def test_sessions_that_change_without_end_end_the_decode(told: list[Received]) -> None:
+def test_sessions_that_change_without_end_end_the_decode(told: list[ServerMessage]) -> None:
     robot, asked = waiting(), 0
     for event in told * (MAX_LOST + 2):
         effects = robot.handle(event, 2.0)
@@ -399,8 +400,8 @@ def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None
 @pytest.mark.parametrize("path", [(1,), (0, 2), (0, 0), (4,), (0, 1, 2, 3, 4)])
 def test_a_path_that_was_not_drafted_ends_the_decode_and_emits_nothing(path: tuple) -> None:
     robot = waiting()
-    effects = play(robot, (2.0, Received(Verdict(BASE, path, 9)), "bad_verdict"))
-    assert effects[0] == Send(Close()) and robot.tokens == []
+    effects = play(robot, (2.0, Verdict(BASE, path, 9), "bad_verdict"))
+    assert effects[0] == Close() and robot.tokens == []
 
 
 DIVERGED = verdict(BASE, (0, 1), 9, draft=(3, 5))
@@ -411,18 +412,18 @@ DIVERGED = verdict(BASE, (0, 1), 9, draft=(3, 5))
     [
         # On another draft than ours: the accepted tokens would be ours, not the target's.
         (waiting, DIVERGED),
-        (waiting, Received(Verdict(BASE, (0, 1), 9))),  # it does not say where it leads
+        (waiting, Verdict(BASE, (0, 1), 9)),  # it does not say where it leads
         # On a draft that was pushed before the link broke, and is not remembered.
         (begun, verdict(BASE, (0,), 9)),
         (begun, verdict(BASE, (0, 1), 9, draft=(7, 8), tokens=(7, 6))),
     ],
 )
 def test_a_verdict_that_leads_elsewhere_settles_nothing_and_the_robot_resumes(
-    robot: Callable[[], Robot], told: Received
+    robot: Callable[[], Robot], told: ServerMessage
 ) -> None:
     """It is said again, complete in itself."""
     one, again = robot(), [(BASE, (3, 4, 5, 6))] if robot is waiting else []
-    play(one, (2.0, told, [Send(Resume("s", BASE))]))
+    play(one, (2.0, told, [Resume("s", BASE)]))
     assert (one.tokens, one.stats.diverged, one.stats.rounds) == ([], 1, [])
     assert one.deadline == (11.0 if again else 12.0)  # the cloud owes a reply
     whole = verdict(BASE, (0, 1), 9, draft=(3, 5), tokens=(3, 5))
@@ -447,7 +448,7 @@ def splitting(
     )
     base = base_digest(opening, b"prompt", spec_digest(SPEC))
     robot = started("dssd_dense", opening=opening)
-    play(robot, (0.0, Received(Opened("s", b"", base))), (0.0, PROMPT), (0.0, Prefilled()))
+    play(robot, (0.0, Opened("s", b"", base)), (0.0, PROMPT), (0.0, Prefilled()))
     q = TokenDistribution(np.full(20, 0.05, np.float32))
     finished = FinishedDraft(Draft((3, 4), None, (q, q)), (3, 4), 1, leaves=(((3, 4), 0.5),))
     play(robot, (0.0, Drafted(robot.wanted[0], (3, 4), finished, True)))
@@ -479,7 +480,7 @@ def test_a_verdict_that_comes_twice_while_all_of_p_is_awaited_is_dropped(generat
     play(robot, (1.1, rejected, []))
     assert robot.stats.stale == 1
     p = TokenDistribution(np.array([0.05, *[0.0] * 18, 0.95], np.float32))
-    assert play(robot, (1.2, Received(RowMessage(base, p))))[0] == Emit(0, (19,), True)
+    assert play(robot, (1.2, RowMessage(base, p)))[0] == Emit(0, (19,), True)
     assert robot.mode is Mode.LEADING
 
 
@@ -526,7 +527,7 @@ def test_an_early_verdict_of_one_verifier_is_not_taken_after_those_of_the_next()
         robot,
         (1.0, verdict(BASE.extend((1,)), (), 7), []),
         (2.0, LinkUp(moved=True)),
-        (3.0, Received(Opened("t", b"", BASE))),
+        (3.0, Opened("t", b"", BASE)),
         (4.0, verdict(BASE, (), 1)),
     )
     assert robot.tokens == [1]
@@ -548,8 +549,8 @@ def test_so_many_are_kept_and_those_that_were_passed_make_room() -> None:
 # What an early exit guesses is drafted after, for a preset that wants it, and nothing else.
 
 
-def guess(path: tuple[int, ...], token: int = 9, confidence: float = 0.8) -> Received:
-    return Received(Prediction(BASE, path, token, confidence))
+def guess(path: tuple[int, ...], token: int = 9, confidence: float = 0.8) -> Prediction:
+    return Prediction(BASE, path, token, confidence)
 
 
 def test_a_guess_is_drafted_after_and_the_draft_goes_out_when_it_comes_true() -> None:

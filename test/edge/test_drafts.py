@@ -79,9 +79,9 @@ def wanted(robot: Waiting) -> list[tuple[Prefix, int]]:
 def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all() -> None:
     robot = drafting()
     assert wanted(robot) == [((1, 1), 1), ((2,), 1), ((1, 3), 2), ((4,), 2)]
-    robot.drafts.predict((6,), 0.95)  # by an exit
+    robot.drafts.predicted[(6,)] = 0.95  # by an exit
     assert wanted(robot)[0] == ((6,), 2)
-    robot.drafts.predict((6,), 0.3)
+    robot.drafts.predicted[(6,)] = 0.3
     assert wanted(robot)[1] == ((6,), 2)
 
 
@@ -95,7 +95,7 @@ def test_each_likely_leaf_gets_the_tokens_that_may_follow_it() -> None:
 
 def test_a_verdict_voids_all_that_does_not_extend_it() -> None:
     robot, draft = drafting(), finished(3)
-    robot.drafts.predict((6,), 0.95)
+    robot.drafts.predicted[(6,)] = 0.95
     for prefix in ((1, 3), (4,)):
         robot.drafts.add(Branch(prefix, SHAPE), draft)
     robot.verify(1, 3)
@@ -136,7 +136,7 @@ def test_a_part_of_a_draft_stands_in_for_it_once_it_is_deep_enough() -> None:
 
 def test_nothing_is_drafted_after_an_end_token_or_beyond_the_answers_length() -> None:
     robot = drafting()
-    robot.drafts.predict((9,), 0.95)
+    robot.drafts.predicted[(9,)] = 0.95
     assert (9,) not in [prefix for prefix, _ in wanted(robot)]
     robot.limit(2)
     assert [prefix for prefix, _ in wanted(robot)] == [(2,), (4,)]
@@ -153,7 +153,7 @@ def test_drafts_further_ahead_are_not_what_the_next_verdict_leads_to() -> None:
     for level in range(4):
         (branch,) = robot.drafts.choose(chain(2))
         assert branch.prefix == prefix
-        assert robot.drafts.is_near(prefix) == (level <= 1)
+        assert (prefix in robot.drafts.near) == (level <= 1)
         robot.drafts.add(branch, finished(1, 2, share=0.9))
         prefix = (*prefix, 1, 2)
     assert robot.drafts.choose(chain(2)) == ()  # three ahead of the one that is verified
@@ -169,11 +169,11 @@ def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
     assert not robot.drafts.add(seek, finished(3, recoveries=(((4,), 0.3),)))
     first = robot.drafts.choose(chain(1))
     assert [branch.prefix for branch in first] == [(1, 3), (2,), (1, 4)]
-    assert all(robot.drafts.is_near(branch.prefix) for branch in first)
+    assert all(branch.prefix in robot.drafts.near for branch in first)
     robot.drafts.add(first[0], finished(5, recoveries=(((6,), 0.25),)))
     later = [branch.prefix for branch in robot.drafts.choose(chain(1))]
     assert later == [(2,), (1, 4), (1, 3, 5), (1, 3, 6)]
-    assert [robot.drafts.is_near(prefix) for prefix in later] == [True, True, False, False]
+    assert [prefix in robot.drafts.near for prefix in later] == [True, True, False, False]
 
 
 # Drafts that are pushed ahead of their verdict: said again only where they were lost.

@@ -164,7 +164,7 @@ def test_a_reply_that_was_here_at_the_deadline_counts(answered: bool) -> None:
     inbox, model = Inbox(), ToyVlm(1)
     replies = [OPENED, verdict(PROMPT_BASE, (), 9, finish="end")]
     for reply in replies if answered else replies[:1]:
-        inbox.put(encode_server(reply.message))
+        inbox.put(encode_server(reply))
     robot = DecodeRunner(model, spec_of(), count(0.0, 11.0).__next__)  # type: ignore[arg-type]
     settings, nowhere = DecodeSettings(load_preset("cloud_ar")), Mock(send=Mock(return_value=0))
     outcome = robot.run(REQUEST, settings, 1, lambda _: nowhere, inbox=inbox)

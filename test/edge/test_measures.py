@@ -24,7 +24,6 @@ from edge_cloud_spec.edge.measures import (
     Measures,
     PassTimes,
     Round,
-    Stopwatch,
 )
 from edge_cloud_spec.wire.messages import Verdict
 from edge_cloud_spec_lab.harness.toy import spec_of
@@ -132,17 +131,17 @@ def test_first_and_second_choices_are_judged_by_what_came(
 
 
 def test_a_round_keeps_what_no_model_accounts_for_apart() -> None:
-    watch = Stopwatch(start=1.0, sent=2.0, draft_s=0.75, waited=True)
+    begun = Round(start=1.0, sent=2.0, draft_s=0.75, waited=True)
     verdict = Verdict(BASE, (0, 1), 5, verify_s=0.5, queue_s=0.25, draft_s=0.125)
-    done = watch.round(verdict, 7, 4, 3, 4.0)
+    done = begun.ended(verdict, 7, 4, 3, 4.0)
     assert done == Round(7, 4, 2, 3, 1.0, 2.0, 4.0, 0.625, 0.25, 0.75, True)
     assert done.link_s == 4.0 - 2.0 - 0.625 - 0.25
     assert done.overhead_s == 4.0 - 1.0 - 0.75 - 0.625
-    assert watch.link_s(verdict, 4.0) == 4.0 - 2.0 - 0.5 - 0.25
-    quick = watch.round(verdict, 7, 4, 3, 2.0)  # clocks that differ
-    assert (quick.link_s, quick.overhead_s, watch.link_s(verdict, 2.0)) == (0.0, 0.0, 0.0)
-    watch.begin(5.0, ready=True)  # the robot has drafted nothing of what follows
-    assert watch.round(verdict, 10, 0, 3, 7.0).overhead_s == 7.0 - 5.0 - 0.625
+    quick = begun.ended(verdict, 7, 4, 3, 2.0)  # clocks that differ
+    assert (quick.link_s, quick.overhead_s) == (0.0, 0.0)
+    following = done.begun(5.0, ready=True)  # the robot has drafted nothing of it
+    assert following == Round(start=5.0, sent=2.0, waited=False)
+    assert following.ended(verdict, 10, 0, 3, 7.0).overhead_s == 7.0 - 5.0 - 0.625
 
 
 def test_measures_add_up_their_rounds() -> None:

@@ -19,7 +19,7 @@ from helpers.cloud.grpc_cloud import Cloud, Proxy
 import edge_cloud_spec
 from edge_cloud_spec import Answer, Decoder, PictureDecoder, UserError
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.command import ServeSettings, make_worker
+from edge_cloud_spec.cloud.command import make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect, ours
@@ -27,8 +27,8 @@ from edge_cloud_spec.edge.link.probe import proxy_variable
 from edge_cloud_spec.edge.runner import Outcome, opening_of
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.tokenizer import TextStream
-from edge_cloud_spec.options import parsed
 from edge_cloud_spec.request import Message, Picture, Request
+from edge_cloud_spec_lab.harness.server import parsed
 
 IT = "find the silver bottle"
 DELAY_MS = 20.0  # each way: an answer of so many rounds takes seconds
@@ -290,7 +290,7 @@ def test_serve_and_decode_speak_a_dialect_and_its_action_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--target", str(checkpoint("qwen3_vl", 1)), "--dialect", "uni_navid"]
-    worker = make_worker(parsed(ServeSettings(), [*given, "--max-tokens", "40"]))
+    worker = make_worker(parsed([*given, "--max-tokens", "40"]))
     path = tmp_path / "outcome.json"
     with Cloud(worker) as cloud:
         options = ("--dialect", "uni_navid", "--grammar", "action", "--json", str(path))

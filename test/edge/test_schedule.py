@@ -20,7 +20,7 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import DraftPlanner
-from edge_cloud_spec.edge.events import DrafterFailed, Event, Received
+from edge_cloud_spec.edge.events import DrafterFailed, Event
 from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.presets import load_preset, preset_names
@@ -218,11 +218,10 @@ class Disturbed(Decode):
         if not self.decoder.finished and self.strays and base is not None:
             for message in self._for_others(base):
                 stale = self.decoder.stats.stale
-                received = Received(message)
-                assert EdgeDecoder.handle(self.decoder, received, self.now) == [], message
+                assert EdgeDecoder.handle(self.decoder, message, self.now) == [], message
                 assert self.decoder.stats.stale == stale + 1
                 self.told += 1
-        if isinstance(event, Received) and isinstance(event.message, RowMessage):
+        if isinstance(event, RowMessage):
             self.asked = None
         return super().on_event(event)
 

@@ -28,8 +28,6 @@ from edge_cloud_spec.edge.events import (
     LinkLost,
     LinkUp,
     Prefilled,
-    Received,
-    Send,
 )
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.rounds import Mode
@@ -87,7 +85,7 @@ def test_a_preset_that_leaves_all_to_the_cloud_asks_once_for_all(
         robot,
         (3.0, LinkLost("x")),
         (4.0, LinkUp(), [Resume("s", here)]),
-        (5.0, Received(Opened("s", b"", here)), [Generate(here, generation)]),
+        (5.0, Opened("s", b"", here), [Generate(here, generation)]),
     )
 
 
@@ -104,7 +102,7 @@ def test_another_verifier_goes_on_alone_too() -> None:
     said(robot, 1)
     (again,) = sent(robot.handle(LinkUp(moved=True), 4.0))
     assert (again.verified, again.generation, again.lookup) == ((1,), Generation(), True)
-    play(robot, (5.0, Received(Opened("t", b"", BASE, PROTOCOL, 1)), []))
+    play(robot, (5.0, Opened("t", b"", BASE, PROTOCOL, 1), []))
     assert said(robot, 2) == [Emit(1, (2,), True)]
 
 
@@ -197,7 +195,7 @@ def test_a_verifier_that_goes_on_generates_unless_the_robot_leads(leads: bool) -
     robot = joining(known(1)) if leads else following()
     if not leads:
         said(robot, 5)
-    lost = Received(Fault("unknown_session", "start again"))
+    lost = Fault("unknown_session", "start again")
     again, *others = sent(robot.handle(lost, 1.0))
     assert (again.verified, again.generation) == ((5,), None if leads else Generation())
     assert [type(other) for other in others] == [DraftMessage if leads else Generate]
@@ -210,7 +208,7 @@ def test_rounds_end_with_a_sentence_where_a_verdict_is_on_no_request(generated: 
     play(robot, (0.0, OPENED), (0.0, PROMPT))
     assert robot.mode is Mode.READING
     close, end = said(robot, 5, generated=generated)
-    assert (close, robot.finished, robot.tokens) == (Send(Close()), True, [])
+    assert (close, robot.finished, robot.tokens) == (Close(), True, [])
     assert isinstance(end, Finish) and end.reason == "out_of_turn"
     assert end.text.startswith("a verdict came on") and robot.stats.rounds == []
 
@@ -242,7 +240,7 @@ def test_after_a_loss_the_session_is_resumed_and_the_server_asked_to_go_on() -> 
     robot = following()
     play(robot, (3.0, LinkLost("x")), (4.0, LinkUp(), [Resume("s", BASE)]))
     asked = Generate(BASE, Generation(may_speculate=True))
-    play(robot, (5.0, Received(Opened("s", b"", BASE)), [asked]))
+    play(robot, (5.0, Opened("s", b"", BASE), [asked]))
     assert robot.deadline == 10.0  # as before: only an answer moves it
 
 

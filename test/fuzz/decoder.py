@@ -38,8 +38,6 @@ from edge_cloud_spec.edge.events import (
     Prefilled,
     Prepare,
     PromptReady,
-    Received,
-    Send,
     TimePassed,
     Work,
 )
@@ -129,8 +127,8 @@ class Judge:
             match effect:
                 case Emit():
                     self._check_emit(effect)
-                case Send(DraftMessage() as message):
-                    self.drafts.append(message)
+                case DraftMessage():
+                    self.drafts.append(effect)
                 case Finish(reason):
                     self.over = True
                     self.counts[f"finish {reason}"] += 1
@@ -204,7 +202,7 @@ class DecodeFuzz:
         """Draw so many events, and let time pass until it ends. Raises Broken."""
         known = self._random.choice((SPEC, SPEC, OTHER_SPEC, b""))
         self._take(self.decoder.start(self.now, known))
-        opened = Received(Opened("s", b"" if known == SPEC else SPEC, self._base(SPEC)))
+        opened = Opened("s", b"" if known == SPEC else SPEC, self._base(SPEC))
         if self._random.random() < 0.3:
             self._draw_all("prompt")
         if self._random.random() < 0.8:
@@ -235,14 +233,14 @@ class DecodeFuzz:
         return bool(events)
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Received):
-            event = Received(decode_server(encode_server(event.message)))
-            self._note(event.message)
+        if isinstance(event, ServerMessage):
+            event = decode_server(encode_server(event))
+            self._note(event)
         before = self.decoder.mode
         effects = self.decoder.handle(event, self.now)
         self._counts[f"{before.name} > {self.decoder.mode.name}"] += 1
         ends = {effect.reason for effect in effects if isinstance(effect, Finish)}
-        if isinstance(event, Received) and isinstance(event.message, Fault) and ends & {*WHOLE}:
+        if isinstance(event, Fault) and ends & {*WHOLE}:
             raise Broken(f"{event} taken for the end of an answer")
         self._take(effects)
 
@@ -271,21 +269,21 @@ class DecodeFuzz:
         random = self._random
         match kind:
             case "verdict":
-                return [Received(self._verdict())]
+                return [self._verdict()]
             case "draft":
                 return self._drafted()
             case "prompt":
                 return self._prompt()
             case "opened":
-                return [Received(self._opened())]
+                return [self._opened()]
             case "prediction":
                 path = tuple(range(random.randrange(3)))
-                return [Received(Prediction(self._place(), path, random.randrange(7), 0.7))]
+                return [Prediction(self._place(), path, random.randrange(7), 0.7)]
             case "row":
-                return [Received(RowMessage(self._place(), self._distribution()))]
+                return [RowMessage(self._place(), self._distribution())]
             case "fault":
                 retry = random.choice((0.0, 0.5, 3.0))
-                return [Received(Fault(random.choice(CODES), "it is so", retry))]
+                return [Fault(random.choice(CODES), "it is so", retry)]
             case "link":
                 return [random.choice((LinkLost("cut"), LinkUp(), LinkUp(moved=True)))]
             case "failed":

@@ -34,7 +34,7 @@ from edge_cloud_spec.endpoint import server
 from edge_cloud_spec.endpoint.api_error import ApiError
 from edge_cloud_spec.endpoint.chat import ChatRequest
 from edge_cloud_spec.endpoint.decisions import Decisions
-from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece, Scores
+from edge_cloud_spec.endpoint.decodes import Decodes, Finished, Piece
 from edge_cloud_spec.endpoint.fields import FIELDS
 from edge_cloud_spec.endpoint.server import CHAT, DECISIONS, SYSTEMONE
 from edge_cloud_spec.models.load import load
@@ -109,10 +109,10 @@ class Echo(Decodes):
         async for piece in super().stream(chat):
             yield piece
 
-    async def score(self, requests: Sequence[Request]) -> Scores:
+    async def score(self, requests: Sequence[Request]) -> tuple[Sequence[Sequence[float]], bool]:
         self.seen += 1
         if self.seen % REAL:
-            return Scores([(-1.0,) * len(request.candidates) for request in requests])
+            return [(-1.0,) * len(request.candidates) for request in requests], True
         return await super().score(requests)
 
 

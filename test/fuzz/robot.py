@@ -12,7 +12,7 @@ from fuzz.frames import garbled
 from fuzz.scenes import WHOLE, Scene, scenes
 
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Effect, Emit, Finish, Received
+from edge_cloud_spec.edge.events import Effect, Emit, Finish
 from edge_cloud_spec.wire.codec import decode_server, read_server
 from edge_cloud_spec.wire.messages import (
     Fault,
@@ -41,7 +41,7 @@ def trial(scene: Scene, frame: bytes) -> str:
     except WireError as error:
         assert str(error)
         return "refused by the codec"
-    effects = robot.handle(Received(message), 1.0)
+    effects = robot.handle(message, 1.0)
     assert_bounded(scene, effects)
     finish = next((effect for effect in effects if isinstance(effect, Finish)), None)
     if finish is None:
@@ -66,8 +66,8 @@ def assert_bounded(scene: Scene, effects: list[Effect]) -> None:
 def assert_still_works(scene: Scene, robot: EdgeDecoder) -> None:
     """What was dropped has done no harm: the frame that is due settles what it always does."""
     expected = scene.robot()
-    expected.handle(Received(decode_server(read_server(scene.due))), 2.0)
-    robot.handle(Received(decode_server(read_server(scene.due))), 2.0)
+    expected.handle(decode_server(read_server(scene.due)), 2.0)
+    robot.handle(decode_server(read_server(scene.due)), 2.0)
     assert robot.tokens == expected.tokens, f"{robot.tokens}, not {expected.tokens}"
 
 

@@ -17,7 +17,7 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import Branch
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Drafted, Prefilled, PromptReady, Received
+from edge_cloud_spec.edge.events import Drafted, Prefilled, PromptReady
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.codec import (
@@ -102,7 +102,7 @@ def _met(
     def robot() -> EdgeDecoder:
         robot = EdgeDecoder(opening, preset)
         robot.start(0.0, SPEC)
-        said[:] = robot.handle(Received(Opened("s", b"", base)), 0.0)
+        said[:] = robot.handle(Opened("s", b"", base), 0.0)
         if preset.drafts_on_robot:
             robot.handle(PROMPT, 0.0)
             robot.handle(Prefilled(), 0.0)
@@ -110,12 +110,12 @@ def _met(
         return robot
 
     robot()
-    (due,) = cloud.handle(decode_client(encode_client(said[0].message)))
+    (due,) = cloud.handle(decode_client(encode_client(said[0])))
     if isinstance(due, Propose):
         (due,) = cloud.handle(Proposed(finished.draft))
     logits = target.forward(due.draft.tokens, due.draft.parents)
     verdict = cloud.handle(Scored(LogitRows(logits)))[0]
-    return robot, cloud, encode_server(verdict.message).data
+    return robot, cloud, encode_server(verdict).data
 
 
 def _told(preset: Preset) -> Iterator[tuple[Callable[[], EdgeDecoder], CloudSession, bytes]]:
@@ -128,7 +128,7 @@ def _told(preset: Preset) -> Iterator[tuple[Callable[[], EdgeDecoder], CloudSess
 
 def _told_robot(robot: Callable[[], EdgeDecoder], verdict: Verdict) -> EdgeDecoder:
     told = robot()
-    told.handle(Received(verdict), 0.0)
+    told.handle(verdict, 0.0)
     return told
 
 
@@ -138,7 +138,7 @@ def _waits_for_a_row() -> Scene:
         told = partial(_told_robot, robot, decode_server(read_server(frame)))
         if told().stats.fallbacks:
             (said,) = cloud.handle(RowRequest(decode_server(read_server(frame)).base))
-            return Scene("row", told, encode_server(said.message).data)
+            return Scene("row", told, encode_server(said).data)
     raise AssertionError("the tail was never chosen")
 
 

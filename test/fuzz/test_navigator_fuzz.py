@@ -13,7 +13,7 @@ from fuzz.navigator import episode, run
 
 from edge_cloud_spec.nav import free_space, motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
-from edge_cloud_spec.nav.answer_sequencer import AnswerSequencer, Settled
+from edge_cloud_spec.nav.answer_sequencer import AnswerSequencer, HeardAnswer
 from edge_cloud_spec.nav.budget import NOTHING_USED, Budget
 from edge_cloud_spec.nav.detour import Detour
 from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction
@@ -62,7 +62,7 @@ def _forgets_to_wait(stop: Any, latch: StopLatch, *given: Any) -> None:
     latch._awaits = False
 
 
-def _moves_on_old_frames(objection: Any, self: Navigator, settled: Settled, now: float) -> str:
+def _moves_on_old_frames(objection: Any, self: Navigator, settled: HeardAnswer, now: float) -> str:
     words = replace(settled.words, stops=self.stops)
     return objection(self, replace(settled, words=words, frame_time=now), now)
 
@@ -84,7 +84,7 @@ def _only_notes(_: Any, self: Navigator, settings: NavigatorSettings, now: float
     return []
 
 
-def _forgets(receive: Any, self: AnswerSequencer, *given: Any) -> Settled | None:
+def _forgets(receive: Any, self: AnswerSequencer, *given: Any) -> HeardAnswer | None:
     settled = receive(self, *given)
     if settled is not None:
         self._answers.clear()
@@ -114,7 +114,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
     return meets(self, points[np.hypot(*points.T).argsort()[:1]], *given[:-1], self.margin)
 
 
-def _goes_around_for_anybody(detour: Any, self: Navigator, settled: Settled, goal: Goal) -> Any:
+def _goes_around_for_anybody(detour: Any, self: Navigator, settled: HeardAnswer, goal: Goal) -> Any:
     return detour(self, replace(settled, verified=True), Goal(abs(goal.distance)))
 
 

@@ -18,13 +18,12 @@ from edge_cloud_spec.edge.events import (
     Finish,
     Prefilled,
     PromptReady,
-    Received,
-    Send,
     Work,
 )
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
+    ClientMessage,
     DraftMessage,
     Open,
     Opened,
@@ -37,7 +36,7 @@ SPEC = b"the cloud's specification"
 OPENING = Open(1, CLAUSES.request("find", b""), GREEDY, "greedy", spec_digest=spec_digest(SPEC))
 BASE = base_digest(OPENING, b"prompt", spec_digest(SPEC))
 PROMPT = PromptReady(b"prompt", spec_digest(SPEC), (0,), 20)
-OPENED = Received(Opened("s", b"", BASE))
+OPENED = Opened("s", b"", BASE)
 
 
 class Robot(EdgeDecoder):
@@ -137,7 +136,7 @@ def drafts(robot: Robot, tokens: tuple[int, ...], now: float) -> list[Effect]:
 
 
 def sent(effects: list[Effect]) -> list:
-    return [effect.message for effect in effects if isinstance(effect, Send)]
+    return [effect for effect in effects if isinstance(effect, ClientMessage)]
 
 
 def verdict(
@@ -146,11 +145,11 @@ def verdict(
     token: int | None,
     draft: tuple[int, ...] = (3, 4, 5, 6),
     **others: Any,
-) -> Received:
+) -> Verdict:
     """The cloud's on a chain of these tokens."""
     last = () if token is None else (token,)
     there = base.extend(draft[: len(path)] + last)
-    return Received(Verdict(base, path, token, leads_to=there.short, **others))
+    return Verdict(base, path, token, leads_to=there.short, **others)
 
 
 def finish(effects: list[Effect]) -> Finish:

@@ -15,7 +15,11 @@ from helpers.checkpoints import HIDDEN, LAYERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.decoding.accept import Acceptance, accept
+from edge_cloud_spec.cloud.model_thread.model_runner import CachedTarget, LocalModels
+from edge_cloud_spec.cloud.model_thread.sessions import HeldSession
+from edge_cloud_spec.cloud.session.events import DuePass
+from edge_cloud_spec.decoding.accept import Acceptance, ExitPrediction, accept
+from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.processors import (
@@ -30,10 +34,12 @@ from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.exits import Adapter, ExitPrediction, Exits
+from edge_cloud_spec.models.exits import Adapter, ExitPredictor, Exits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.request import Request
+from edge_cloud_spec.wire.messages import Open
 from edge_cloud_spec_lab.harness.toy import ToyGrammar
 from edge_cloud_spec_lab.training.exits.command import save_exits
 
@@ -118,9 +124,9 @@ def scored(
     """The predictions that are reported during a pass, and its logits."""
     first = None if session.tokens else session.forward(())[0]
     predictions: list[ExitPrediction] = []
-    predictor = exits.predictor(
+    predictor = ExitPredictor(
+        exits,
         draft,
-        rule_of(policy),
         policy,
         len(session.tokens),
         predictions.append,
@@ -198,8 +204,7 @@ def test_guesses_of_another_seed_are_others() -> None:
 def test_only_what_is_new_is_told_and_layers_without_an_exit_say_nothing() -> None:
     exits = Exits(helper.vlm(), {layer: identity() for layer in (2, 3, 4)}, range(100))
     reported: list[ExitPrediction] = []
-    predictor = exits.predictor(Draft((5, 6)), "greedy", SamplingPolicy(), 4, reported.append)
-    assert predictor is not None
+    predictor = ExitPredictor(exits, Draft((5, 6)), SamplingPolicy(), 4, reported.append)
     torch.manual_seed(0)
     one, other = torch.randn(2, 3, HIDDEN)
     for index, hidden in enumerate((torch.full((3, HIDDEN), torch.nan), one, one, other)):
@@ -214,7 +219,7 @@ def test_a_shortlist_takes_in_what_the_draft_proposes_and_the_row_that_is_known(
     draft = drafted(session, policy, 4, tree=False)
     exits = Exits(model, {LAYERS: identity()}, set(range(100)) - set(draft.tokens))
     reported: list[ExitPrediction] = []
-    predictor = exits.predictor(draft, "greedy", policy, 0, reported.append)
+    predictor = ExitPredictor(exits, draft, policy, 0, reported.append)
     session.forward(draft.tokens, None, predictor)
     assert not reported  # without the row that is known already there is no guess
     (prediction,), _ = scored(session, exits, draft, policy)
@@ -235,10 +240,22 @@ def test_nothing_is_guessed_after_an_end_token_or_where_the_draft_goes_on() -> N
 
 
 def test_under_rejection_there_are_no_guesses() -> None:
-    exits = Exits(helper.vlm(), {1: identity()}, range(9))
-    policy = SamplingPolicy(1.0)
-    assert exits.predictor(Draft((5,)), "rejection", policy, 0, print) is None
-    assert exits.predictor(Draft(()), "greedy", SamplingPolicy(), 0, print) is None
+    model = helper.vlm()
+    exits, prompt = Exits(model, {1: identity()}, range(9)), helper.prompt_of(model)
+    models = LocalModels(model, model.spec(4), None, exits)
+
+    def guesses(rule: str, draft: Draft, predictions: bool = True) -> bool:
+        policy = SamplingPolicy(float(rule == "rejection"))
+        opening = Open(0, Request(()), policy, rule, predictions=predictions)
+        base, room = PrefixDigest(0, 0), model.vocabulary
+        session = HeldSession("", opening, base, end_tokens=(0,), max_tokens=4, vocabulary=room)
+        session.target, session.due = CachedTarget(model, prompt, ()), DuePass(draft, exits=True)
+        return models.predictor(session, print) is not None
+
+    assert guesses("greedy", Draft((5,)))
+    assert not guesses("greedy", Draft((5,)), predictions=False)
+    assert not guesses("rejection", Draft((5,)))
+    assert not guesses("greedy", Draft(()))
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 from helpers.cloud.grpc_cloud import Cloud, Proxy
 from helpers.graph.decode_graph import INSTRUCTION, Watcher, frame
 
-from edge_cloud_spec.cloud.command import ServeSettings, make_worker
+from edge_cloud_spec.cloud.command import make_worker
 from edge_cloud_spec.decoding.noise import decision_seed
 from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG_STATUS
-from edge_cloud_spec.options import parsed
 from edge_cloud_spec_lab.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec_lab.harness.server import parsed
 
 BREAKS, HANGS = "find the broken door", "find the brown door"
 # A drafter whose model fails with these instructions, and whose waits are shorter.
@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def link(folder: Path) -> Iterator[Proxy]:
     """The link to a verifier."""
     options = ["--target", str(make_checkpoint(folder / "t", seed=1)), "--max-tokens", "12"]
-    worker = make_worker(parsed(ServeSettings(), options))
+    worker = make_worker(parsed(options))
     with Cloud(worker) as cloud, Proxy(cloud.address) as proxy:
         yield proxy
 

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import json
 import secrets
-from dataclasses import dataclass
 
 from ...errors import first_mistake
 
@@ -15,25 +14,18 @@ KEY_BYTES = 32
 _TAG_BYTES = 32
 
 
-@dataclass(frozen=True)
-class Lease:
-    """``client``: the credential's name (empty in a fleet without credentials). ``expires``: Unix
-    time on the replica's clock, s, since two machines' clocks may differ by more than a lease
-    lasts."""
-
-    client: str
-    replica: str
-    expires: float
-
-
 def new_key() -> bytes:
     """A new signing key, shared only by a fleet's router and replicas."""
     return secrets.token_bytes(KEY_BYTES)
 
 
-def sign(lease: Lease, key: bytes) -> bytes:
-    """Serialize and sign a lease: its HMAC-SHA256, then its content."""
-    content = json.dumps([lease.client, lease.replica, lease.expires]).encode()
+def sign(client: str, replica: str, expires: float, key: bytes) -> bytes:
+    """A signed lease: its HMAC-SHA256, then its content.
+
+    ``client``: the credential's name (empty in a fleet without credentials). ``expires``: Unix time
+    on the replica's clock, s, since two machines' clocks may differ by more than a lease lasts.
+    """
+    content = json.dumps([client, replica, expires]).encode()
     return hmac.digest(key, content, hashlib.sha256) + content
 
 
@@ -47,9 +39,9 @@ def lease_problem(shown: bytes, key: bytes, client: str, replica: str, now: floa
     tag, content = shown[:_TAG_BYTES], shown[_TAG_BYTES:]
     if not hmac.compare_digest(tag, hmac.digest(key, content, hashlib.sha256)):
         return "the lease is not signed by this fleet; ask its router"
-    lease = Lease(*json.loads(content))
+    its_client, its_replica, expires = json.loads(content)
     return first_mistake(
-        (lease.replica != replica, "the lease is for another replica; ask the fleet's router"),
-        (lease.client != client, "the lease was given to another client; ask the fleet's router"),
-        (now >= lease.expires, "the lease has expired; ask the fleet's router for another"),
+        (its_replica != replica, "the lease is for another replica; ask the fleet's router"),
+        (its_client != client, "the lease was given to another client; ask the fleet's router"),
+        (now >= expires, "the lease has expired; ask the fleet's router for another"),
     )

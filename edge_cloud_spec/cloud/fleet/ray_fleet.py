@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ...errors import UserError
+from ...signals import event_of
 from ...wire.channel import NO_PROXY, is_loopback
 from ..serving.metrics import MetricsServer, counter, gauge
 from ..serving.server import ServerSettings
@@ -343,9 +344,7 @@ def serve_fleet(
 
     async def run() -> str:
         fleet = Fleet(make, settings, limits, cpus, gpus)
-        stopped = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        stopped = event_of((signal.SIGINT, signal.SIGTERM))
         try:
             starting = asyncio.ensure_future(fleet.start(1))
             ending = asyncio.ensure_future(stopped.wait())

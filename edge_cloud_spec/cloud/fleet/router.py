@@ -19,7 +19,7 @@ from ...wire.codec import encode_server
 from ...wire.messages import Code, Fault
 from ..serving.access import AccessSettings, Gate, retry_after
 from ..serving.server import HealthyServer
-from .lease import Lease, sign
+from .lease import sign
 from .registry import Registry
 
 LEASE_S = 60.0  # for opening streams at a replica
@@ -57,10 +57,8 @@ class RouterServer(HealthyServer):
             return
         name, address = found
         expires = time.time() + self._registry.ahead_s(name) + LEASE_S
-        lease = Lease(credential, name, expires)
-        fault = Fault(
-            Code.MOVED, OLD_ROBOT, address=address, lease=sign(lease, self._key), lease_s=LEASE_S
-        )
+        lease = sign(credential, name, expires, self._key)
+        fault = Fault(Code.MOVED, OLD_ROBOT, address=address, lease=lease, lease_s=LEASE_S)
         await context.write(encode_server(fault).data)
 
     async def stop(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...candidates import candidates_of
+from ...decoding.accept import ExitPrediction
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
 from ...lookup import Lookups, with_looked_up
@@ -41,10 +42,8 @@ from ..session.events import (
     DuePass,
     Effect,
     Event,
-    Predicted,
     Propose,
     Proposed,
-    Reply,
     Scored,
 )
 from ..session.session import SessionStatus, SessionTrigger
@@ -114,7 +113,7 @@ class Engine:
         else:
             self._propose(job.session, job.proposal, job.arrived)
 
-    def predicted(self, session: HeldSession, found: Predicted) -> None:
+    def predicted(self, session: HeldSession, found: ExitPrediction) -> None:
         """Pass an early exit's prediction to the session."""
         self._advance(session, found, self._clock())
 
@@ -309,8 +308,6 @@ class Engine:
 
     def _perform(self, session: HeldSession, effect: Effect, arrived: float) -> None:
         match effect:
-            case Reply(message):
-                session.send(message)
             case Commit(path, tokens):
                 session.target.commit(path)
                 session.target.extend(tokens)
@@ -320,6 +317,8 @@ class Engine:
                 self._queue_pass(session)
             case Propose():
                 self._scheduler.of(session.client).jobs[Job(session, effect, arrived)] = None
+            case _:
+                session.send(effect)
 
     def _draft_beside(self, session: HeldSession) -> None:
         """Let a head of the target draft beside a robot's draft that others may be added to, where

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from ...decoding.accept import ExitPrediction
 from ...decoding.draft import Draft
 from ...decoding.grammar import Grammar
 from ...decoding.processors import AdjustmentAfter, LogitsProcessors, adjustment_after
@@ -21,7 +23,6 @@ from ...models.pass_request import PassRequest, target_rows
 from ...models.prompt import Prompt, PromptSpec, logits_processors, text_tokens
 from ...request import Request
 from ...wire.messages import Open
-from ..session.events import Predicted
 from ..session.validation import check_opening
 from .sessions import HeldSession
 from .target_session import TargetSession
@@ -29,14 +30,14 @@ from .target_session import TargetSession
 if TYPE_CHECKING:
     from ...models.byte_drafter import ByteDrafter
     from ...models.draft_head import DraftHead
-    from ...models.exits import ExitPrediction, ExitPredictor, Exits
+    from ...models.exits import ExitPredictor, Exits
     from ...models.processor import Processor
     from ...models.session import Prefill, Session
     from ...models.vlm import Vlm
 
 log = logging.getLogger(__name__)
 
-OnPredicted = Callable[[HeldSession, Predicted], None]
+OnPredicted = Callable[[HeldSession, ExitPrediction], None]
 
 NO_DRAFTER = "cloud_sd needs a drafter in the cloud, or a target with a head; serve with --drafter"
 
@@ -223,20 +224,17 @@ class LocalModels(ModelRunner):
     def predictor(self, session: HeldSession, on_predicted: OnPredicted) -> ExitPredictor | None:
         """The ``on_layer`` that reports a pass's predictions; None if they are not wanted."""
         opening, due = session.opening, session.due
-        if self._exits is None or not opening.predictions or not due.exits:
+        wanted = opening.predictions and due.exits and len(due.draft)
+        if self._exits is None or not wanted or opening.rule == "rejection":  # which is random
             return None
+        from ...models.exits import ExitPredictor
 
-        def report(prediction: ExitPrediction) -> None:
-            token = prediction.token
-            if token is not None:
-                on_predicted(session, Predicted(prediction.path, token, prediction.confidence))
-
-        return self._exits.predictor(
+        return ExitPredictor(
+            self._exits,
             due.draft,
-            opening.rule,
             opening.policy,
             len(session.tokens),
-            report,
+            partial(on_predicted, session),
             first=_cached(session).session.known_row,
             end_tokens=self.spec.end_ids,
             open_at=due.open_at,

@@ -20,6 +20,7 @@ from grpc_health.v1.health import aio
 
 from ...errors import check_installed
 from ...options import bounded, chosen, described
+from ...signals import event_of
 from ...wire.channel import (
     EARLIER_SERVICE,
     METHOD_NAME,
@@ -240,10 +241,7 @@ async def _serve(
 ) -> None:
     server = Server(worker, settings)
     address = await server.start()
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = event_of((signal.SIGINT, signal.SIGTERM))
     on_ready(address)
     if server.metrics is not None:
         log.info("metrics on http://%s/metrics", server.metrics.address)

@@ -74,8 +74,3 @@ class Counters:
         """Count a dropped message of this kind, whose robot has left."""
         self.drafts += kind == "draft"
         self.late += kind == "draft"
-
-    @property
-    def accounted(self) -> int:
-        """The sum of the five outcomes; equals ``drafts`` once there are no sessions."""
-        return self.verified + self.repeated + self.late + self.unused + self.refused

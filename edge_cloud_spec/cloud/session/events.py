@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ...decoding.accept import ExitPrediction
 from ...decoding.draft import Draft
 from ...decoding.target_rows import TargetRows
 from ...wire.messages import (
@@ -94,13 +95,6 @@ class Commit:
     tokens: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Reply:
-    """Effect: send a message to the robot."""
-
-    message: ServerMessage
-
-
 @dataclass(frozen=True, eq=False)
 class Scored:
     """Event: the target's logits after the prefix and after each node of the draft.
@@ -111,15 +105,6 @@ class Scored:
     rows: TargetRows
     verify_s: float = 0.0
     queue_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Event: an early exit of the current pass predicts its verdict."""
-
-    path: tuple[int, ...]
-    token: int
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -134,5 +119,5 @@ class Proposed:
     failed: bool = False
 
 
-Effect = DuePass | Propose | Commit | Reply
-Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Predicted | Proposed
+Effect = DuePass | Propose | Commit | ServerMessage
+Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | ExitPrediction | Proposed

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from ...candidates import Candidates
-from ...decoding.accept import accept
+from ...decoding.accept import ExitPrediction, accept
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_NODES, BadDraft, Draft
 from ...decoding.processors import LogitsProcessors
@@ -49,9 +49,7 @@ from .events import (
     DuePass,
     Effect,
     Event,
-    Predicted,
     Proposed,
-    Reply,
     Scored,
 )
 from .validation import DraftRules
@@ -215,25 +213,26 @@ class CloudSession:
     def _on_resume(self, message: Resume) -> list[Effect]:
         if not self._answer.was_at(message.base):
             text = "this session was never at the robot's prefix; open another after it"
-            return [Reply(Fault(Code.UNKNOWN_SESSION, text))]
+            return [Fault(Code.UNKNOWN_SESSION, text)]
         self._generation = None
-        return [Reply(Opened(self.name, b"", self.digest, protocol=0))]
+        return [Opened(self.name, b"", self.digest, protocol=0)]
 
     def _on_row_request(self, message: RowRequest) -> list[Effect]:
         base = message.base
         here = base == self.digest  # another verifier rejected it, or this one
         if self._rejected is not None and (here or base == self._history.last):
-            return [Reply(RowMessage(base, self._rejected))]
+            return [RowMessage(base, self._rejected)]
         if here and self.opening.split and self.status is SessionStatus.WAITING:
             return self._score(DuePass(EMPTY, row_only=True))
         return []
 
-    def _on_predicted(self, event: Predicted) -> list[Effect]:
+    def _on_predicted(self, event: ExitPrediction) -> list[Effect]:
         """Forward an early exit's prediction, restricted to the robot's nodes."""
-        if self.status is not SessionStatus.SCORING or not self.due.exits:
+        is_due = self.status is SessionStatus.SCORING and self.due.exits
+        if not is_due or event.token is None:
             return []
         path, token = self.due.as_drafted(event.path, event.token)
-        return [Reply(Prediction(self.digest, path, token, event.confidence))]
+        return [Prediction(self.digest, path, token, event.confidence)]
 
     def _on_proposed(self, event: Proposed) -> list[Effect]:
         self.turn(SessionTrigger.DRAFT_RETURNED)
@@ -289,11 +288,11 @@ class CloudSession:
     def _repeat(self, message: Verdict | RowMessage) -> list[Effect]:
         """Send an earlier reply again, unchanged."""
         self.counters.repeated += 1
-        return [Reply(message)]
+        return [message]
 
     def _refuse(self, fault: Fault) -> list[Effect]:
         self.counters.refused += 1
-        return [Reply(fault)]
+        return [fault]
 
     def _adopt(self, resampled: int | None) -> list[Effect]:
         """Append the token that the robot drew after the last rejection."""
@@ -309,7 +308,7 @@ class CloudSession:
             return []
         missed = self._history.since(base) if self._generation is None else ()
         self._generation = None if self.status in OVER_STATUSES else message.generation
-        return [*map(Reply, missed), *self._next(late=True)]
+        return [*missed, *self._next(late=True)]
 
     def _next(self, *, late: bool) -> list[Effect]:
         """Start the next pass: over a waiting draft, else over what the server generates.
@@ -358,13 +357,13 @@ class CloudSession:
         self._answer.extend(settled)
         if finish:
             self._drafts.end()
-        return [Reply(reply), Commit(path, last), *self._next(late=not due.awaited)]
+        return [reply, Commit(path, last), *self._next(late=not due.awaited)]
 
     def _on_row(self, scored: Scored) -> list[Effect]:
         """Handle a request of P by a robot that draws the next token itself."""
         self._rejected = scored.rows.row(-1, self.opening.policy).dense()
         self.turn(SessionTrigger.REJECTED)
-        return [Reply(RowMessage(self.digest, self._rejected))]
+        return [RowMessage(self.digest, self._rejected)]
 
     def _verify(self, due: DuePass, scored: Scored) -> Verdict:
         """Apply the acceptance rule, cut at the answer's end; returns a verdict with its tokens.
@@ -423,7 +422,7 @@ _HANDLERS: dict[type, Callable[[CloudSession, Any], list[Effect]]] = {
     DraftMessage: CloudSession._on_draft,
     Generate: CloudSession._on_generate,
     Scored: CloudSession._on_scored,
-    Predicted: CloudSession._on_predicted,
+    ExitPrediction: CloudSession._on_predicted,
     Proposed: CloudSession._on_proposed,
     Resume: CloudSession._on_resume,
     RowRequest: CloudSession._on_row_request,

@@ -13,18 +13,14 @@ ENDS_WITH_LAUNCH = "EDGE_CLOUD_SPEC_ENDS_WITH_LAUNCH"  # in the environment: the
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent() -> None:
-    """Let Linux send this process SIGTERM when its parent ends."""
-    with contextlib.suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def end_with_launch() -> None:
-    """End with the launch that started this process, if the environment asks for it."""
+    """Let Linux send this process SIGTERM when the launch that started it ends, if the environment
+    asks for it."""
     launch = os.environ.pop(ENDS_WITH_LAUNCH, "")
     if launch != str(os.getppid()):
         return  # another program stands between both, such as a debugger
-    end_with_parent()
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if launch != str(os.getppid()):
         os.kill(os.getpid(), signal.SIGTERM)  # it ended before that was set
 

@@ -21,7 +21,7 @@ from re import Pattern
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_cloud_spec.decoding.accept import follow
+from edge_cloud_spec.decoding.accept import ExitPrediction, follow
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.shape import chain
@@ -30,7 +30,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.lookup import pattern_of
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.exits import ExitPrediction, Exits, shape_of
+from edge_cloud_spec.models.exits import ExitPredictor, Exits, shape_of
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import text_tokens
 from edge_cloud_spec.models.vlm import Vlm
@@ -114,9 +114,9 @@ def exit_rounds(
             begun = time.perf_counter()
             if with_exits:
                 predictions.clear()
-                predictor = exits.predictor(
+                predictor = ExitPredictor(
+                    exits,
                     draft,
-                    "greedy",
                     GREEDY,
                     length,
                     predictions.append,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from edge_cloud_spec.cloud.session import events as cloud_events
-from edge_cloud_spec.cloud.session.events import Commit, DuePass, Scored
+from edge_cloud_spec.cloud.session.events import Commit, DuePass, Propose, Scored
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
@@ -22,10 +21,10 @@ from edge_cloud_spec.edge.events import (
     Drafted,
     Emit,
     Event,
+    Finish,
     Prefilled,
+    Prepare,
     PromptReady,
-    Received,
-    Send,
     Work,
 )
 from edge_cloud_spec.edge.runner import opening_of
@@ -117,7 +116,7 @@ class LoopbackPair:
         self._arriving: deque[ServerMessage] = deque()
         self._work: Work | None = None
         self.robot.start(0.0, LOOPBACK_SPEC)
-        self.robot.handle(Received(Opened("pair", b"", base)), 0.0)
+        self.robot.handle(Opened("pair", b"", base), 0.0)
         self._handle(PromptReady(b"prompt", opening.spec_digest, (), NO_LIMIT))
         self._handle(Prefilled())
 
@@ -136,17 +135,19 @@ class LoopbackPair:
                 self.row_bytes += size
             if isinstance(message, Verdict):
                 self.verdict = message
-            self._handle(Received(message))
+            self._handle(message)
 
     def _handle(self, event: Event) -> None:
         for effect in self.robot.handle(event, 0.0):
             match effect:
-                case Send(message):
-                    self._send(message)
                 case Work():  # for the next round
                     self._work = effect
                 case Emit(_, tokens):
                     self.emitted += tokens
+                case Prepare() | Finish():
+                    pass
+                case _:
+                    self._send(effect)
 
     def _send(self, message: ClientMessage) -> None:
         """Send a message; the cloud handles it at once, including its pass."""
@@ -157,8 +158,6 @@ class LoopbackPair:
         while effects:
             effect = effects.pop(0)
             match effect:
-                case cloud_events.Reply():
-                    self._arriving.append(effect.message)
                 case DuePass(draft):
                     logits = self._target.forward(draft.tokens, draft.parents)
                     adjusted = adjustment_after(self.cloud.processors, self.cloud.tokens, draft)
@@ -167,3 +166,7 @@ class LoopbackPair:
                 case Commit(path, tokens):
                     self._target.commit(path)
                     self._target.extend(tokens)
+                case Propose():
+                    pass
+                case _:
+                    self._arriving.append(effect)

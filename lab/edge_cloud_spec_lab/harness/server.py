@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import multiprocessing
 import signal
@@ -17,7 +18,7 @@ from edge_cloud_spec.cloud.serving.server import Server, ServerSettings
 from edge_cloud_spec.cloud.serving.service import DecodeService
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.loop_thread import TIMEOUT_S, LoopThread
-from edge_cloud_spec.options import parsed
+from edge_cloud_spec.options import add_options, from_options
 
 
 class InProcessServer(ExitStack):
@@ -83,8 +84,15 @@ class VerifierProcess(ServerProcess):
     def __init__(self, options: Sequence[str] = ()) -> None:
         """Raises UserError if it does not start."""
         as_the_other_side = ["--device", "cpu", "--dtype", "float32"]
-        settings = parsed(ServeSettings(), [*as_the_other_side, *options])
+        settings = parsed([*as_the_other_side, *options])
         super().__init__(partial(make_worker, settings))
+
+
+def parsed(options: Sequence[str]) -> ServeSettings:
+    """The settings of ``edge-cloud-spec serve`` with these options; raises UserError."""
+    parser = argparse.ArgumentParser()
+    add_options(parser, ServeSettings())
+    return from_options(ServeSettings(), parser.parse_args(options))
 
 
 def _serve(make_worker: Callable[[], Worker], pipe: Any) -> None:

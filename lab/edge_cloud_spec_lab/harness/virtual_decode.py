@@ -16,7 +16,7 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish, Received
+from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.presets import load_preset
@@ -270,8 +270,8 @@ class Decode(VirtualHarness):
 
     def on_event(self, event: Event) -> Event:
         """Called before the robot's decoder handles an event; returns the event to handle."""
-        if isinstance(event, Received) and not self.decoder.finished:
-            self.verdicts_received += isinstance(event.message, Verdict)
+        if not self.decoder.finished:
+            self.verdicts_received += isinstance(event, Verdict)
         return event
 
     def on_send(self, message: ClientMessage) -> None:

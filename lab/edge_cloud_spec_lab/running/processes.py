@@ -12,9 +12,9 @@ from pathlib import Path
 
 from edge_cloud_spec.bringup.exits import exit_text, last_words
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH, end_with_parent
 from edge_cloud_spec.signals import handled
 
+ENDING = ("setpriv", "--pdeathsig", "TERM")  # becomes the program, which ends with its parent
 SIGNAL_GRACE_S = 4.0  # s for SIGINT, and again for SIGTERM
 
 
@@ -23,9 +23,8 @@ class Processes:
 
     ``programs``: the command line of each, by its name.
     Each has its own session, so that Ctrl-C reaches only this process, which ends them in order. If
-    this process is killed before, Linux ends them. Nodes whose environment has ``ENDS_WITH_LAUNCH``
-    see to that themselves: for a ``preexec_fn`` Python forks, and gRPC, if it runs in this process,
-    goes on in the child and aborts it now and then, before it is the program.
+    this process is killed before, Linux ends them: each is started by ``ENDING``. A ``preexec_fn``
+    would need a fork, in which gRPC, if it runs in this process, aborts the child now and then.
     """
 
     def __init__(
@@ -37,18 +36,16 @@ class Processes:
 
     def __enter__(self) -> Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
-        ends = None if ENDS_WITH_LAUNCH in self._environment else end_with_parent
         try:
             for name, program in self._programs.items():
                 with open(self._log(name), "wb") as log:
                     self._running[name] = subprocess.Popen(
-                        list(program),
+                        [*ENDING, *program],
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         env=self._environment,
                         start_new_session=True,
-                        preexec_fn=ends,
                     )
         except BaseException:
             self.end()

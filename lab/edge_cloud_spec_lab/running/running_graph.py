@@ -18,7 +18,6 @@ import grpc
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, Value, graph
 from edge_cloud_spec.edge.link.state import LinkQuality
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH
 from edge_cloud_spec.wire.channel import HEALTH_METHOD, HEALTH_SERVING, NO_PROXY, health_request
 
 from .observer import Observer
@@ -97,7 +96,6 @@ def launch_graph(
         "ROS_DOMAIN_ID": str(domain),
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
         "PYTHONUNBUFFERED": "1",
-        ENDS_WITH_LAUNCH: str(os.getpid()),
         # rendering 256 x 256 pixels is not worth a thread pool beside two models
         "LP_NUM_THREADS": os.environ.get("LP_NUM_THREADS", "1"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),

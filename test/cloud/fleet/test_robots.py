@@ -22,7 +22,7 @@ from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.cloud.grpc_robot import OWN, REQUEST, decode_at, opening, settings, toy_robot
 from helpers.cloud.small_fleet import SmallFleet
 
-from edge_cloud_spec.cloud.fleet.lease import Lease, lease_problem, new_key, sign
+from edge_cloud_spec.cloud.fleet.lease import lease_problem, new_key, sign
 from edge_cloud_spec.cloud.fleet.registry import ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.fleet.router import LEASE_S
@@ -39,15 +39,15 @@ from edge_cloud_spec.wire.messages import Code, Open
 from edge_cloud_spec_lab.harness.toy import toy_worker
 
 KEY = new_key()
-GOOD = sign(Lease("ann", "a", 100.0), KEY)
+GOOD = sign("ann", "a", 100.0, KEY)
 FORGED = {
     "its own": (GOOD, ""),
     "none": (b"", "a lease is needed"),
-    "another fleet's": (sign(Lease("ann", "a", 100.0), new_key()), "not signed by this fleet"),
-    "expired": (sign(Lease("ann", "a", 99.9), KEY), "has expired"),
-    "another replica's": (sign(Lease("ann", "b", 100.0), KEY), "for another replica"),
-    "another client's": (sign(Lease("bob", "a", 100.0), KEY), "to another client"),
-    "nobody's": (sign(Lease("", "a", 100.0), KEY), "to another client"),
+    "another fleet's": (sign("ann", "a", 100.0, new_key()), "not signed by this fleet"),
+    "expired": (sign("ann", "a", 99.9, KEY), "has expired"),
+    "another replica's": (sign("ann", "b", 100.0, KEY), "for another replica"),
+    "another client's": (sign("bob", "a", 100.0, KEY), "to another client"),
+    "nobody's": (sign("", "a", 100.0, KEY), "to another client"),
     "prolonged": (GOOD[:32] + json.dumps(["ann", "a", 101.0]).encode(), "not signed"),
     "cut": (GOOD[:-1], "not signed"),
     "the tag alone": (GOOD[:32], "not signed"),

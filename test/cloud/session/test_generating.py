@@ -27,8 +27,9 @@ from helpers.cloud.verification import (
 )
 
 from edge_cloud_spec.cloud.session.drafts import EMPTY, MAX_OWN_TOKENS, SERVER_TOKENS
-from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Reply
+from edge_cloud_spec.cloud.session.events import Propose, Proposed
 from edge_cloud_spec.cloud.session.session import CloudSession, SessionStatus
+from edge_cloud_spec.decoding.accept import ExitPrediction
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.split import Split
@@ -79,7 +80,7 @@ proposing = partial(cloud_of, opening=replace(OPENING, draft_length=3))
 GENERATE = Generate(BASE), ()
 OWN = partial(Propose, length=SERVER_TOKENS, needed=False)
 PROPOSES = [(Generate(BASE, MAY), ()), (says(1), OWN((1,)))]
-PREDICTED = Predicted((0,), 5, 0.75)
+PREDICTED = ExitPrediction((0,), 5, 0.75)
 SETTLED = [(draft(1, 2, 3), (1, 2, 3)), (says(1, 2, 5, 0), None, {"tokens": ()})]
 HERE = after((1,))
 # Whatever waits as the robot takes the lead at HERE, while a proposal for it waits, too.
@@ -88,16 +89,14 @@ WAITS: dict[str, list[tuple[Any, ...]]] = {
     "hint": [(hint(4, 5, at=(1,)), None)],
     "pushes": [(draft(1, base=HERE.extend((token,))), None) for token in range(MAX_PUSHED)],
     # The stream was lost; the robot drafts again.
-    "pause": [(PAUSE, None), (Resume("", HERE), Reply(Opened("s", b"", HERE, 0)))],
+    "pause": [(PAUSE, None), (Resume("", HERE), Opened("s", b"", HERE, 0))],
 }
 
 
-def said_again(path: tuple[int, ...], tokens: tuple[int, ...], token: int) -> Reply:
+def said_again(path: tuple[int, ...], tokens: tuple[int, ...], token: int) -> Verdict:
     """The verdict on the first draft, which has its tokens this time."""
     leads_to = after((*tokens, token)).short
-    return Reply(
-        Verdict(BASE, path, token, verify_s=0.1, queue_s=0.2, tokens=tokens, leads_to=leads_to)
-    )
+    return Verdict(BASE, path, token, verify_s=0.1, queue_s=0.2, tokens=tokens, leads_to=leads_to)
 
 
 # By the promise that each holds: a session, what it is told and what it scores then, and what is
@@ -152,7 +151,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         [
             (Generate(BASE, DRAFTS), Propose((), 3)),
             (PAUSE, None),
-            (Resume("s", BASE), Reply(Opened("s", b"", BASE, 0))),
+            (Resume("s", BASE), Opened("s", b"", BASE, 0)),
             (Generate(BASE, DRAFTS), None),
             (Proposed(Draft((1,))), (1,)),
         ],
@@ -191,7 +190,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (PAUSE, None),
             (says(2), None),
             (draft(3, 4, base=after((1, 2))), (3, 4)),
-            (PREDICTED, Reply(Prediction(after((1, 2)), (0,), 5, 0.75))),
+            (PREDICTED, Prediction(after((1, 2)), (0,), 5, 0.75)),
             (says(3, 5, 0), None),
             (PREDICTED, None),
         ],
@@ -204,7 +203,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (PREDICTED, None),
             (says(1, 2, 3), None),
             (draft(4, base=after((1, 2, 3))), (4,)),
-            (PREDICTED, Reply(Prediction(after((1, 2, 3)), (0,), 5, 0.75))),
+            (PREDICTED, Prediction(after((1, 2, 3)), (0,), 5, 0.75)),
         ],
         {},
     ),
@@ -273,7 +272,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (says(2, 7, 0), ()),
             (Close(), None),
         ],
-        {"accounted": 3, "drafts": 3, "unused": 2, "generating": False},
+        {"drafts": 3, "unused": 2, "verified": 1, "late": 0, "generating": False},
     ),
     "a tree is taken apart where the answer walked along": (
         cloud_of,
@@ -429,7 +428,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         [
             *SETTLED,
             *(
-                (Resume("s", after((1, 2, 5)[:size])), Reply(Opened("s", b"", after((1, 2, 5)), 0)))
+                (Resume("s", after((1, 2, 5)[:size])), Opened("s", b"", after((1, 2, 5)), 0))
                 for size in range(4)
             ),
             *(
@@ -469,7 +468,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (draft(base=after((1, 2, 3))), "bad_draft"),
         ],
         {"drafts": 6, "verdicts": 1, "verified": 1, "repeated": 1}
-        | {"late": 3, "refused": 1, "accounted": 6},
+        | {"late": 3, "refused": 1, "unused": 0},
     ),
     "a pushed draft goes on after the leaf that it named, so that what follows it fits too": (
         cloud_of,
@@ -545,7 +544,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         [
             (draft(1, 5), Draft((1, 5, 2, 3, 4), (-1, 0, 0, 2, 3), looked_up=3)),
             # A prediction goes as far as the robot's nodes do.
-            (Predicted((0, 2), 3, 0.9), Reply(Prediction(BASE, (0,), 2, 0.9))),
+            (ExitPrediction((0, 2), 3, 0.9), Prediction(BASE, (0,), 2, 0.9)),
             (
                 says(1, 2, 0, 3, 4, 6),
                 None,
@@ -587,12 +586,12 @@ def test_asking_again_further_back_repeats_what_came_since_and_draws_none_again(
     said = [verdict_of(cloud.handle(rows)) for rows in (says(1), says(2, 3, 4), says(5))]
     if noticed:
         cloud.pause()
-    play(cloud, (Resume("s", after((1,))), Reply(Opened("s", b"", cloud.digest, 0))))
+    play(cloud, (Resume("s", after((1,))), Opened("s", b"", cloud.digest, 0)))
     for back, missed in ((BASE.extend((1,)), said[1:]), (BASE, said)):
         again = cloud.handle(Generate(back))
-        assert [effect.message for effect in again] == missed  # one pass is under way
+        assert again == missed  # one pass is under way
         cloud.pause()
     play(cloud, (Generate(PrefixDigest(1, 1)), None), (says(END), None))
     again = cloud.handle(Generate(BASE))  # of a finished answer all is repeated, and no more made
-    assert [effect.message.finish for effect in again] == ["", "", "", "end"]
+    assert [effect.finish for effect in again] == ["", "", "", "end"]
     assert not cloud.generating

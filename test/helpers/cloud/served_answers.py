@@ -5,19 +5,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from edge_cloud_spec.cloud.command import ServeSettings, make_worker
+from edge_cloud_spec.cloud.command import make_worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
-from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.wire.messages import Open
 from edge_cloud_spec_lab.bench.requests import sample_requests
 from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
-from edge_cloud_spec_lab.harness.server import InProcessServer
+from edge_cloud_spec_lab.harness.server import InProcessServer, parsed
 
 TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
 POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)
@@ -25,7 +24,7 @@ POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)
 
 def worker_of(*options: str) -> Any:
     """The worker of ``serve`` with these options."""
-    return make_worker(parsed(ServeSettings(), options))
+    return make_worker(parsed(options))
 
 
 def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = GREEDY) -> Open:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edge_cloud_spec.cloud.session.drafts import LEAST_PASSES, ServerDrafting
-from edge_cloud_spec.cloud.session.events import EMPTY, DuePass, Effect, Event, Reply, Scored
+from edge_cloud_spec.cloud.session.events import EMPTY, DuePass, Effect, Event, Scored
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -18,7 +18,7 @@ from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.lookup import AnswerLookup
 from edge_cloud_spec.nav.answer import CLAUSES
-from edge_cloud_spec.wire.messages import DraftMessage, Fault, Open, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Fault, Open, ServerMessage, Verdict
 
 BASE = PrefixDigest(0, 77)
 VOCABULARY = 10
@@ -59,9 +59,7 @@ def draft(*tokens: int, base: PrefixDigest = BASE, round_: int = 0) -> DraftMess
 
 
 def verdict_of(effects: list) -> Verdict:
-    (said,) = [
-        a.message for a in effects if isinstance(a, Reply) and isinstance(a.message, Verdict)
-    ]
+    (said,) = [effect for effect in effects if isinstance(effect, Verdict)]
     return said
 
 
@@ -95,7 +93,7 @@ def play(cloud: CloudSession, *steps: tuple[Any, ...]) -> list[Effect]:
 
 def said_of(effects: list[Effect], event: Event, expected: Any) -> bool:
     """Whether these effects are what the step expects."""
-    replies = [effect.message for effect in effects if isinstance(effect, Reply)]
+    replies = [effect for effect in effects if isinstance(effect, ServerMessage)]
     faults = [message.code for message in replies if isinstance(message, Fault)]
     if isinstance(expected, str):
         return faults == [expected]

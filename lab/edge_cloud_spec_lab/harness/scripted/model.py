@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Any
@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
-from edge_cloud_spec.cloud.model_thread.model_runner import LocalModels
+from edge_cloud_spec.cloud.model_thread.model_runner import LocalModels, OnPredicted, adjustments_of
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.session.events import EMPTY, Predicted
-from edge_cloud_spec.decoding.accept import accept
+from edge_cloud_spec.cloud.session.events import EMPTY
+from edge_cloud_spec.decoding.accept import ExitPrediction, accept
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.grammar import Grammar
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.decoding.processors import AdjustmentAfter, LogitsProcessors
+from edge_cloud_spec.decoding.processors import LogitsProcessors
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
@@ -573,16 +573,44 @@ class TargetVlm(CostedVlm):
         self.passes.append(ModelPass(start, self._clock(), sum(drafted)))
 
 
-class SpeculatingModels(LocalModels):
+class ScriptedRunner(LocalModels):
+    """A scripted target with an exit that predicts the verdict in a given share of rounds, else
+    something else."""
+
+    def __init__(self, target: Any, spec: PromptSpec, drafter: Any) -> None:
+        super().__init__(target, spec, drafter, None)
+        self._hit = target.cost_profile.exit_hit
+
+    def predictor(self, session: HeldSession, on_predicted: OnPredicted) -> Any:
+        """An ``on_layer`` that is called with the pass's logits [1 + n, V]."""
+        opening, due, position = session.opening, session.due, len(session.tokens)
+        if not (self._hit and opening.predictions and due.exits):
+            return None
+
+        def predict(logits: np.ndarray) -> None:
+            policy, draft = opening.policy, due.draft
+            source = SeededRandomSource(policy.seed)
+            rows = LogitRows(logits, adjustments_of(session))
+            taken = accept(opening.rule, draft, rows, policy, position, source, open_at=due.open_at)
+            token = taken.token
+            if token is None:
+                return
+            drawn = reduce(mix, draft.tokens, position)
+            if drawn / _SCALE >= self._hit:
+                vocabulary = logits.shape[-1]
+                token = (token + 1 + drawn % (vocabulary - 1)) % vocabulary
+            on_predicted(session, ExitPrediction(taken.path, token, self._hit))
+
+        return predict
+
+
+class SpeculatingModels(ScriptedRunner):
     """A target that drafts by a head of its own (MTP, EAGLE) before each pass, from the last hidden
     state: so it reads no prompt, and drafts nothing before the first token.
 
     Of each chain as many tokens are the target's own as a draw by the prefix says, which has the
     acceptance by position of the cost profile.
     """
-
-    def __init__(self, target: Any, spec: PromptSpec, exits: Any) -> None:
-        super().__init__(target, spec, target, exits)
 
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
         target: Any = self.target
@@ -604,44 +632,6 @@ class SpeculatingModels(LocalModels):
             tokens.append(token)
             state = target.after(state, token)
         return Draft(tuple(tokens[len(prefix) :]))
-
-
-class ScriptedExits:
-    """A scripted exit, which predicts the verdict in a given share of rounds, else something
-    else."""
-
-    def __init__(self, cost_profile: CostProfile) -> None:
-        self._hit = cost_profile.exit_hit
-
-    def predictor(
-        self,
-        draft: Draft,
-        rule: str,
-        policy: SamplingPolicy,
-        position: int,
-        on_prediction: Callable[[Predicted], None],
-        *,
-        first: np.ndarray | None = None,
-        end_tokens: Iterable[int] = (),
-        open_at: int | None = None,
-        adjusted: AdjustmentAfter | None = None,
-    ) -> Callable[[np.ndarray], None]:
-        """A predictor (as ``Exits.predictor``) that is called with the pass's logits [1 + n, V]."""
-
-        def predict(logits: np.ndarray) -> None:
-            random_source = SeededRandomSource(policy.seed)
-            rows = LogitRows(logits, adjusted)
-            taken = accept(rule, draft, rows, policy, position, random_source, open_at=open_at)
-            token = taken.token
-            if token is None:
-                return
-            drawn = reduce(mix, draft.tokens, position)
-            if drawn / _SCALE >= self._hit:
-                vocabulary = logits.shape[-1]
-                token = (token + 1 + drawn % (vocabulary - 1)) % vocabulary
-            on_prediction(Predicted(taken.path, token, self._hit))
-
-        return predict
 
 
 @dataclass(frozen=True)
@@ -669,11 +659,11 @@ class ScriptedModels:
 
     def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
         """A worker; all verifiers have the same models."""
-        exits: Any = ScriptedExits(self.cost_profile) if self.cost_profile.exit_hit else None
         target: Any = TargetVlm(self.cost_profile, sleep, self.target, clock, self.passes)
         drafter: Any = None
         if self.cloud_drafts:
             drafter = DraftVlm(self.cost_profile.of_cloud_drafter(), sleep, self.drafter)
-        elif self.cost_profile.head is not None:
-            target = SpeculatingModels(target, self.spec, exits)
-        return Worker(target, self.spec, drafter, self.limits, clock, exits, self.instructions)
+        runner = ScriptedRunner(target, self.spec, drafter)
+        if drafter is None and self.cost_profile.head is not None:
+            runner = SpeculatingModels(target, self.spec, target)
+        return Worker(runner, self.spec, None, self.limits, clock, None, self.instructions)
