@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from .errors import UserError, one_line
-from .share import share
+from .share import path_of, share
 
 MAX_LENGTH = 500  # characters
 LIKE_CONTROL = re.compile(r"<\|.{0,80}?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
@@ -186,7 +186,7 @@ def known_instructions(directory: str | Path) -> KnownInstructions | None:
 
     Raises UserError if the file is damaged.
     """
-    path = Path(directory)
+    path = path_of(directory)
     path = (path.parent if path.is_file() else path) / FILE
     if not path.is_file():
         return None

@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,20 @@ class _Plain(yaml.SafeLoader):
         if twice := next((key for key, times in keys.items() if times > 1), ""):
             raise yaml.YAMLError(f"it has {twice!r} twice in one place")
         return super().construct_mapping(node, deep)
+
+
+def path_of(name: str | Path) -> Path:
+    """The path of this name, ``~`` expanded, whether or not it exists; raises UserError for what
+    cannot be one: too long, with a null byte, in a folder that may not be looked into."""
+    path = Path(os.path.expanduser(name))
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{one_line(path)} is no path here ({getattr(error, 'strerror', error)}): give another"
+        ) from None
+    return path
 
 
 def read_file(path: Path, most: int) -> bytes:

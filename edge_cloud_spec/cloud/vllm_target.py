@@ -28,8 +28,8 @@ from ..decoding.draft import Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
-from ..errors import UserError
-from ..models.image import data_url, picture_of
+from ..errors import UserError, refuse
+from ..models.image import data_url, picture_of, target_size
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
@@ -425,9 +425,19 @@ class VllmModels(ModelRunner):
         return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)
 
     def _picture(self, image: PromptImage) -> str:
-        """The picture at the target's size, losslessly encoded as a URL."""
+        """The picture at the target's size, losslessly encoded as a URL. Raises UserError where
+        vLLM, which resizes what it gets, would make another size of it."""
         ours = self.target.preprocessing
         pixels = picture_of(image.pixels(), image.grid, ours.spec, ours.mean, ours.std)
+        size = pixels.shape[:2]
+        refuse(
+            (
+                target_size(*size, ours.spec) != size,
+                f"vLLM would resize this picture again, as {ours.spec.min_pixels} and "
+                f"{ours.spec.max_pixels}, the checkpoint's least and most pixels, are too close: "
+                "send pictures of another shape, or serve the checkpoint without vLLM",
+            )
+        )
         png = io.BytesIO()
         Image.fromarray(pixels).save(png, "PNG", compress_level=1)
         return data_url(png.getvalue())

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import UserError, check_writable, exit_status, how_to_install
 from ..options import add_options, from_options
 from ..plugins import load_plugins
+from ..share import path_of
 from ..signals import signals_as_event
 from .figures import TrialMeasurements
 from .report import report_of, write_parameters
@@ -20,14 +21,14 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``commission``."""
     parser.add_argument(
         "--out",
-        type=Path,
+        type=path_of,
         default=Path("robot.yaml"),
         metavar="FILE",
         help="the parameters (%(default)s)",
     )
     add_options(parser, TrialSettings())
     parser.add_argument(
-        "--bag", type=Path, help="no drive: the same figures as far as this bag has them"
+        "--bag", type=path_of, help="no drive: the same figures as far as this bag has them"
     )
     for topic, about in (
         ("--cmd-vel", "of velocity commands (cmd_vel)"),

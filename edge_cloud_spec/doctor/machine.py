@@ -17,6 +17,7 @@ from ..errors import UserError, installed_version, sentence
 from ..health import Health, Level
 from ..models import BYTES, OPENAI
 from ..plugins import load_plugins
+from ..share import path_of
 
 LIBRARIES = ("numpy", "tokenizers", "jinja2", "grpcio", "protobuf", "pillow")
 FOR_TORCH = ("torch", "transformers")  # which a robot needs only for a draft model in torch
@@ -102,13 +103,13 @@ def check_model(name: str, directory: str) -> Health:
         return Health(
             Level.OK, f"{directory}: a server, which is tried when it is loaded", check=name
         )
-    path = Path(directory).expanduser()
-    gguf = [path] if path.is_file() and path.suffix == ".gguf" else []
-    path = path.parent if gguf else path
-    if not path.is_dir():
-        advice = f"give a directory with --{name}; a hub name is fetched at its first use"
-        return Health(Level.ERROR, f"there is no directory {directory}", advice, check=name)
     try:
+        path = path_of(directory)
+        gguf = [path] if path.is_file() and path.suffix == ".gguf" else []
+        path = path.parent if gguf else path
+        if not path.is_dir():
+            advice = f"give a directory with --{name}; a hub name is fetched at its first use"
+            return Health(Level.ERROR, f"there is no directory {directory}", advice, check=name)
         from ..models.checkpoint import read_json, reads_pictures
 
         sees = reads_pictures(read_json(path, "config.json", needed=False))

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from ..errors import UserError, check_writable, write_json
 from ..models.load_drafter import DraftModelSettings
 from ..options import add_options, from_options, given
+from ..share import path_of
 from .client import ClientSettings
 from .decode_options import DecodeOptions
 
 
 def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``decode``."""
-    parser.add_argument("image", type=Path, help="a JPEG file")
+    parser.add_argument("image", type=path_of, help="a JPEG file")
     parser.add_argument("instruction", help="such as 'find the silver bottle'")
     add_options(parser, ClientSettings())
     add_options(parser, DraftModelSettings())
     add_options(parser, DecodeOptions())
-    parser.add_argument("--json", type=Path, help="write the outcome there")
+    parser.add_argument("--json", type=path_of, help="write the outcome there")
 
 
 def run_decode(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from ..decoding.processors import UNPROCESSED, LogitsProcessing
 from ..errors import UserError, library_errors, one_line
+from ..share import path_of
 from .families import FAMILIES
 from .image import NO_PICTURES, ImageSpec
 from .tokenizer import Tokenizer, load_tokenizer
@@ -165,7 +166,7 @@ def quiet_libraries(long: bool = False) -> Iterator[None]:
 
 def checkpoint_directory(name: str) -> Path:
     """The local directory of this name, or the Hugging Face hub's cached copy; raises UserError."""
-    path = Path(name).expanduser()
+    path = path_of(name)
     if not path.is_dir():
         if path.exists() or not _HUB_NAME.fullmatch(name):
             raise UserError(
@@ -253,7 +254,7 @@ def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
 
     Raises UserError.
     """
-    directory, name = Path(directory).expanduser(), "processor_config.json"
+    directory, name = path_of(directory), "processor_config.json"
     content = read_json(directory, name, needed=False).get("image_processor")
     if content is None:
         name = "preprocessor_config.json"

@@ -30,6 +30,7 @@ from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
 from ..errors import UserError, refuse
 from ..lru_cache import LruCache
+from ..share import path_of
 from .checkpoint import CheckpointFiles, checkpoint_files, read_json, weights_digest
 from .drafter import OnLayer
 from .families import FAMILIES
@@ -497,7 +498,7 @@ def load_llama(
     Their directory must also hold the checkpoint's files besides the weights. device: cpu, or a
     device that llama.cpp was built for. Raises UserError.
     """
-    path = Path(name).expanduser()
+    path = path_of(name)
     refuse(
         (not path.is_file(), f"{name} is not a file: give the path of a GGUF file"),
         (

@@ -1,7 +1,8 @@
 """A model behind an OpenAI-compatible API, through the ``openai`` package (the extra ``openai``).
 
 Requests run in an event loop on a thread of its own. A caller can cancel one: that closes its
-connection, and the server stops generating. There are no retries.
+connection, and the server stops generating. Only what met a connection that its server was closing
+is sent again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ MAX_REPLY_BYTES = 2**22
 LEAST_LINE_BYTES = 256  # counted per line or part, as parsing a short one takes time, too
 SERVER_RETRY_S = 1.0  # if the server does not say when to retry
 MAX_SERVER_RETRY_S = 3600.0
+NO_HEAD = "http11.receive_response_headers.failed"  # a step, as httpcore names it
 _PICTURE = re.compile(r"data:image/[^\s\"']*")
 
 
@@ -123,6 +125,15 @@ class OpenAiServer:
         # These loggers log each request, and at debug level its headers.
         for library in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
+        http: Any = openai.DefaultAsyncHttpxClient(
+            follow_redirects=False,  # pictures must go only to the configured server
+            trust_env=not is_loopback(f"{parts.hostname}:0"),  # a proxy has its own
+            headers={"accept-encoding": "identity"},
+            # Otherwise cookies accumulate.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            event_hooks={"response": [_bound]},
+        )
+        http.send = _resent(http.send)
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.url,
             api_key=key or "none",
@@ -130,14 +141,7 @@ class OpenAiServer:
             project="",
             max_retries=0,
             timeout=openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
-            http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False,  # pictures must go only to the configured server
-                trust_env=not is_loopback(f"{parts.hostname}:0"),  # a proxy has its own
-                headers={"accept-encoding": "identity"},
-                # Otherwise cookies accumulate.
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                event_hooks={"response": [_bound]},
-            ),
+            http_client=http,
         )
         self._loop = asyncio.new_event_loop()
         # Otherwise the failure of a cancelled request is logged with a traceback.
@@ -271,10 +275,30 @@ def _end(loop: asyncio.AbstractEventLoop, client: AsyncOpenAI) -> None:
 
 
 async def _models(client: AsyncOpenAI) -> list[str]:
-    # Not kept: uvicorn closes the connection of a failure, maybe as the next request is sent on it.
-    once: Any = {"headers": {"connection": "close"}}
-    listed: Any = await client.get("/models", cast_to=object, options=once)
+    listed: Any = await client.get("/models", cast_to=object)
     return [str(model["id"]) for model in listed["data"]]
+
+
+def _resent(send: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """Sends a request again that got no answer on a kept connection: its server may have closed
+    that while the request was on its way, and has not read it then (RFC 9112, 9.3.1)."""
+
+    async def sent(request: Any, **how: Any) -> T:
+        steps: list[str] = []
+
+        async def note(step: str, _: object) -> None:
+            steps.append(step)
+
+        request.extensions["trace"] = note
+        try:
+            return await send(request, **how)
+        except Exception:
+            # The first step on a new connection is to connect.
+            if NO_HEAD not in steps or not steps[0].startswith("http11."):
+                raise
+        return await sent(request, **how)
+
+    return sent
 
 
 async def _bound(response: Any) -> None:

@@ -24,6 +24,7 @@ from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.parameters import Parameters
 from ..nodes.runtime.run import spin
 from ..options import described
+from ..share import path_of
 from ..signals import SignalEvent, signals_as_event
 from .topic_bag import TopicBag, subscribe, subscribe_raw_camera
 
@@ -66,7 +67,7 @@ class RecorderNode(Node):
 
 def bag_folder(given: str = "") -> Path:
     """``given``, or by default a folder named for the current time."""
-    return Path(given) if given else Path("bags") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    return path_of(given) if given else Path("bags") / datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class RecorderSettings:
 
 def add_record_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``edge-cloud-spec record``."""
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the bag (default bags/TIME)")
+    parser.add_argument("--out", type=path_of, metavar="DIR", help="the bag (default bags/TIME)")
     parser.add_argument("--namespace", default="", metavar="NS", help="of the graph's nodes")
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="end after so many (default: at Ctrl-C)"

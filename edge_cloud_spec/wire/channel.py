@@ -67,7 +67,10 @@ def health_request(service: str = "") -> bytes:
 def check_address(address: str) -> None:
     """Raise UserError unless this is ``host:port`` or a ``unix:`` path."""
     host, _, port = address.rpartition(":")
-    if not (address.startswith("unix:") or (host and port.isdecimal() and int(port) < 2**16)):
+    if not (
+        address.startswith("unix:")
+        or (host and port.isdecimal() and len(port) < 6 and int(port) < 2**16)
+    ):
         raise UserError(f"the verifier's address must be HOST:PORT, not {address!r}")
 
 

@@ -60,8 +60,7 @@ def _read(path: str, name: str) -> bytes:
     try:
         return read_file(Path(path), MOST_FILE_BYTES)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"the {name} cannot be read: {why}") from None
+        raise UserError(f"the {name} cannot be read: {getattr(error, 'strerror', error)}") from None
 
 
 def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
@@ -173,6 +172,6 @@ class Reloaded(Generic[T]):
 def _stamp(path: str) -> object:
     try:
         found = Path(path).stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -10,6 +10,7 @@ from typing import Any
 from edge_cloud_spec.errors import UserError, check_writable, library_errors, write_json
 from edge_cloud_spec.models.checkpoint import quiet_libraries, read_json
 from edge_cloud_spec.models.families import family_of
+from edge_cloud_spec.share import path_of
 
 BITS = (16, 8, 4)
 SCALE_BITS = 0.25  # per weight at 8 or 4 bits: 128 or fewer weights share a scale and a zero
@@ -93,8 +94,8 @@ def _has_head(config: Path, read: dict[str, Any]) -> bool:
 
 def add_memory_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``memory``."""
-    parser.add_argument("config", type=Path, help="a model directory, or its config.json")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("config", type=path_of, help="a model directory, or its config.json")
+    parser.add_argument("--json", type=path_of, help="write the figures there")
 
 
 def run_memory(args: argparse.Namespace) -> int:

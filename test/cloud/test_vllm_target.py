@@ -217,14 +217,18 @@ class Served:
         self.whole = self.decode()
 
     def decode(
-        self, rule: str = "greedy", fault: Any = lambda body: None, preset: str = "dsd"
+        self,
+        rule: str = "greedy",
+        fault: Any = lambda body: None,
+        preset: str = "dsd",
+        request: Request | None = None,
     ) -> Any:
         """A decode beside a fault."""
         policy = GREEDY if rule == "greedy" else POLICY
         self.peer.fault = fault
         try:
             return self._robot.decode(
-                self._request, DecodeSettings(load_preset(preset), rule, policy)
+                request or self._request, DecodeSettings(load_preset(preset), rule, policy)
             )
         finally:
             self.peer.fault = lambda body: None
@@ -254,6 +258,16 @@ def test_a_fault_at_any_request_is_one_sentence_and_the_verifier_lives(
     assert outcome.tokens == served.whole.tokens[: len(outcome.tokens)], "nothing but the target's"
     until(lambda: not served.worker.sessions)
     assert served.decode().tokens == served.whole.tokens
+
+
+def test_a_picture_that_the_server_would_resize_again_is_refused(served: Served) -> None:
+    """Its answer would be about another picture: here of 70 tokens, not 54."""
+    asked, (usual,) = len(served.peer.asked), sample_requests(0, 1)
+    messages = with_pictures(usual.messages, lambda _: Picture.of(jpeg(1, 640, 480)))
+    request = replace(usual, messages=messages)
+    refused(served.decode(request=request), "resize this picture again", "bad_request")
+    assert len(served.peer.asked) == asked
+    assert served.decode().completed
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])

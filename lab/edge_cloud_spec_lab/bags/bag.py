@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from filecmp import cmp
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +88,26 @@ def _in_order(files: list[tuple[float, Messages]]) -> Messages:
             heapq.heappush(running, (stamp, number, name, message, messages))
 
 
+def _is_copy(path: Path, other: Path) -> bool:
+    with refusing(other):
+        return cmp(path, other, shallow=False)
+
+
 def _files(bag: Path) -> list[Path]:
-    """The files that a bag's metadata.yaml names, else all that are in its folder."""
+    """The files that a bag's metadata.yaml names, else all that are in its folder, each content
+    once: a copy, and what was compressed from a file that is there, hold no other messages."""
     if not bag.exists():
         raise UserError(f"there is no bag {bag}")
     if not bag.is_dir():
         return [bag]
     found = [path for path in bag.iterdir() if path.name.endswith(STORED)]
     found.sort(key=lambda path: (len(path.name), path.name))  # 10 comes after 9
+    copies = {
+        other
+        for path, other in combinations(filter(Path.is_file, found), 2)
+        if other == path.with_name(f"{path.name}.zstd") or _is_copy(path, other)
+    }
+    found = [path for path in found if path not in copies]
     with suppress(UserError, LookupError, TypeError):
         metadata = read_yaml(bag / "metadata.yaml", "the metadata")["rosbag2_bagfile_information"]
         named = dict.fromkeys(Path(str(name)).name for name in metadata["relative_file_paths"])

@@ -15,7 +15,6 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from re import Pattern
 
 import numpy as np
@@ -35,6 +34,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import text_tokens
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.request import Request
+from edge_cloud_spec.share import path_of
 
 from .command import Options, Row
 from .decodes import emitted_tokens, local_rounds
@@ -54,7 +54,7 @@ OPTIONS: Options = {
     "--gamma": {"type": int, "default": 4, "help": "draft length (%(default)s)"},
     "--target": {"default": str(EMBEDDED / "target")},
     "--drafter": {"default": str(EMBEDDED / "drafter")},
-    "--exits": {"type": Path, "help": "folder (default: exits/ of the target)"},
+    "--exits": {"type": path_of, "help": "folder (default: exits/ of the target)"},
 }
 
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     check_counts(args, "requests", "gamma")
     target, drafter = load(args.target, threads=1), load(args.drafter, threads=1)
     crop_alike(drafter, target)
-    exits = Exits.load(args.exits or Path(args.target) / "exits", target)
+    exits = Exits.load(args.exits or path_of(args.target) / "exits", target)
     if exits is None:
         raise UserError("the target has no exits: make some with edge-cloud-spec train exits")
     requests = sample_requests(args.seed, args.requests)

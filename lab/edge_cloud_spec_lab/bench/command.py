@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_cloud_spec.errors import UserError, check_writable
+from edge_cloud_spec.share import path_of
 
 from ..rows import Options, Row, add_options, print_table, seed, write
 
@@ -45,7 +46,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) 
     for name, about in SUITES.items():
         suite = suites.add_parser(name, help=about, description=about)
         suite.add_argument("--seed", type=seed, default=0, help="other data (default %(default)s)")
-        suite.add_argument("--json", type=Path, help="write the rows there")
+        suite.add_argument("--json", type=path_of, help="write the rows there")
         if name in chosen:
             add_options(suite, _module(name).OPTIONS)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from edge_cloud_spec.cloud.command import ANY
@@ -34,6 +33,7 @@ from edge_cloud_spec.options import arguments
 from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
+from edge_cloud_spec.share import path_of
 
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     dialect = replace(ours(), history=history)
     rows: list[Row] = []
     own_head = not args.engine and has_head(checkpoint_directory(args.target))
-    in_cloud = args.drafter if Path(args.drafter).is_dir() and not own_head else ""
+    in_cloud = args.drafter if path_of(args.drafter).is_dir() and not own_head else ""
     here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
     here = replace(here, path=args.drafter, name=args.model, quantize=args.quantize)
     drafter = load_drafter(here)

@@ -25,6 +25,7 @@ from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.nav.pose import wrap
 from edge_cloud_spec.nav.settings import STOP_AND_GO, NavigatorSettings
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.share import path_of
 
 from ..harness.grpc_robot import remembering_robot
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
@@ -183,7 +184,7 @@ OPTIONS: Options = {
         "default": list(PLAYERS),
         "help": f"who decide: {', '.join((*PLAYERS, *MODELS))} or presets (%(default)s)",
     },
-    "--pair": {"type": Path, "default": FLATS, "help": "folder of target and drafter"},
+    "--pair": {"type": path_of, "default": FLATS, "help": "folder of target and drafter"},
     "--frames": {"type": int, "nargs": "+", "default": [8], "help": "that they remember"},
     "--order": {"choices": ORDERS, "default": ORDERS[1], "help": "of an answer (%(default)s)"},
     "--processes": {"type": int, "default": 2, "help": "flats side by side"},

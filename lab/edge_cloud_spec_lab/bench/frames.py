@@ -9,7 +9,6 @@ Times of larger models are computed: a profile's time for a prompt of one frame,
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.history import NO_HISTORY, HistorySpec
 from edge_cloud_spec.options import arguments
+from edge_cloud_spec.share import path_of
 
 from ..harness.cost_profiles import load_cost_profile
 from ..harness.grpc_robot import remembering_robot
@@ -34,7 +34,7 @@ OPTIONS: Options = {
     "--decisions": {"type": int, "default": 27, "help": "of each mission (%(default)s)"},
     "--frames": {"type": int, "default": 8, "help": "earlier ones in a prompt (%(default)s)"},
     **arguments(DecodeOptions(preset="dsd"), "preset"),
-    "--pair": {"type": Path, "default": FLATS, "help": "folder of target and drafter"},
+    "--pair": {"type": path_of, "default": FLATS, "help": "folder of target and drafter"},
 }
 
 

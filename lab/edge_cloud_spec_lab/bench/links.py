@@ -18,6 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from edge_cloud_spec.errors import UserError, exit_status
+from edge_cloud_spec.share import path_of
 
 TRACE_PERIOD_S = 0.1
 RTT_PERCENTILES = (0.5, 0.99, 0.999, 1.0)
@@ -97,7 +98,7 @@ def write_link(path: Path, drive: LinkFigures, seconds: float, seed: Sequence[in
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write all traces; returns the exit status."""
     parser = argparse.ArgumentParser(description="Write traces of ten links as 5G drives had them.")
-    parser.add_argument("folder", type=Path, help="where to")
+    parser.add_argument("folder", type=path_of, help="where to")
     parser.add_argument("--seed", type=int, default=1, help="others (%(default)s)")
     parser.add_argument("--seconds", type=float, default=300.0, help="of each (%(default)g)")
     args = parser.parse_args(arguments)

@@ -41,6 +41,7 @@ from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.options import arguments
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
+from edge_cloud_spec.share import path_of
 
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
 from ..harness.grpc_robot import GrpcRobot
@@ -260,7 +261,7 @@ COLUMNS = {
 OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
     "--drafter": {"default": str(EMBEDDED / "drafter"), "help": "the same, or a GGUF file"},
-    "--bag": {"type": Path, "help": "pictures and instructions (default: simulated)"},
+    "--bag": {"type": path_of, "help": "pictures and instructions (default: simulated)"},
     "--camera": {"default": "", "metavar": "TOPIC", "help": "the bag's camera"},
     "--instruction": {"default": "", "metavar": "TOPIC", "help": "its instructions"},
     "--say": {"default": "", "metavar": "TEXT", "help": "decode this on all pictures"},

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeVar
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.share import path_of
 
 from ..harness.cost_profiles import (
     COSTS,
@@ -94,7 +94,7 @@ COST_OPTIONS: Options = {
         "help": "the link is gone every so many seconds for so many",
     },
     "--link": {
-        "type": Path,
+        "type": path_of,
         "metavar": "FILE",
         "help": "a link as it was measured, in rows of seconds, round trip ms and maybe Mbit/s; "
         "empty round trips and gaps are outages",

@@ -18,6 +18,7 @@ from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.options import arguments
+from edge_cloud_spec.share import path_of
 from edge_cloud_spec.signals import signals_as_interrupt
 
 from ..rows import Options, add_options, seed
@@ -61,7 +62,7 @@ OPTIONS: Options = {
         "action": "store_true",
         "help": "move on unverified words (preset edge_only)",
     },
-    "--out": {"type": Path, "help": "report folder (default reports/demo-SEED)"},
+    "--out": {"type": path_of, "help": "report folder (default reports/demo-SEED)"},
     "--timeout": {
         "type": float,
         "default": DEMO_TIMEOUT_S,

@@ -26,6 +26,7 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.observe.decision import joined
 from edge_cloud_spec.options import add_options, given
 from edge_cloud_spec.pilot.settings import DrafterSettings
+from edge_cloud_spec.share import path_of
 from edge_cloud_spec.signals import signals_as_interrupt
 
 from ..running.console_view import ConsoleView
@@ -41,7 +42,7 @@ REPRODUCIBLE = ("greedy", "coupled")  # rules whose answer depends on picture, t
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``edge-cloud-spec replay``."""
-    parser.add_argument("bag", type=Path, help="folder of a rosbag2, or its .mcap or .db3 file")
+    parser.add_argument("bag", type=path_of, help="folder of a rosbag2, or its .mcap or .db3 file")
     parser.add_argument("--cloud", default=LOCAL, help="HOST:PORT of a verifier; local: start one")
     parser.add_argument("--target", default="", help="target model (directory or hub name)")
     parser.add_argument("--drafter", default="", help="draft model (directory or hub name)")
@@ -57,13 +58,13 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds between new decisions, in the bag's time (%(default)g; 0: each picture)",
     )
     add_options(parser, DecodeOptions(), otherwise="as recorded")
-    parser.add_argument("--out", type=Path, metavar="BAG", help="record the replay there")
+    parser.add_argument("--out", type=path_of, metavar="BAG", help="record the replay there")
     parser.add_argument(
         "--attach",
         action="store_true",
         help=f"play to nodes that run in the namespace /{NAMESPACE} of this ROS_DOMAIN_ID",
     )
-    parser.add_argument("--json", type=Path, help="write the decisions there")
+    parser.add_argument("--json", type=path_of, help="write the decisions there")
 
 
 def run_replay(args: argparse.Namespace) -> int:

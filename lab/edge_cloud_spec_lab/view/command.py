@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from edge_cloud_spec.errors import UserError, check_installed
+from edge_cloud_spec.share import path_of
 from edge_cloud_spec.signals import signals_as_interrupt
 
 from ..running.processes import Processes
@@ -124,7 +125,7 @@ SLICE = 0.5  # s between two looks whether the server is there
 def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``edge-cloud-spec view``."""
     parser.add_argument(
-        "bag", nargs="?", type=Path, help="a rosbag2; without one, the running graph is shown"
+        "bag", nargs="?", type=path_of, help="a rosbag2; without one, the running graph is shown"
     )
     parser.add_argument("--namespace", default="", help="of the robot to show")
     parser.add_argument(
@@ -134,7 +135,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, default=9090, help="of the page (9090)")
     parser.add_argument("--data-port", type=int, default=9876, help="of its data (9876)")
-    parser.add_argument("--save", type=Path, help="write this .rrd file instead of serving")
+    parser.add_argument("--save", type=path_of, help="write this .rrd file instead of serving")
 
 
 def run_view(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("rosbags")
+from backports import zstd
 from helpers.mcap_file import (
     block,
     channel,
@@ -166,6 +167,28 @@ def test_files_side_by_side_are_read_in_order_of_time(tmp_path: Path) -> None:
     database = write(tmp_path / "later", StoragePlugin.SQLITE3) / "later.db3"
     database.rename(bag / "later.db3")
     assert read(bag) == [each for each in WHOLE for _ in range(2)]
+
+
+def test_a_copy_in_the_folder_is_not_read_again(tmp_path: Path) -> None:
+    """Nor are a file and its zstd both, which `ros2 bag` leaves side by side."""
+    bag = write(tmp_path / "bag", StoragePlugin.MCAP, CompressionMode.FILE)
+    (packed,) = bag.glob("*.zstd")
+    file = packed.with_suffix("")
+    with zstd.open(packed) as source:
+        file.write_bytes(source.read())
+    for name in ("a copy.mcap", f"{file.stem} (1).mcap", "bag_10.mcap"):
+        shutil.copyfile(file, bag / name)
+    shutil.copyfile(packed, bag / "a copy.mcap.zstd")
+    assert read(bag) == WHOLE, "as its metadata name it"
+    (bag / "metadata.yaml").unlink()
+    (bag / "a copy.mcap.zstd").unlink()
+    assert read(bag) == WHOLE
+    file.unlink()
+    assert read(bag) == [each for each in WHOLE for _ in range(2)], "what differs is read"
+    for copy in bag.glob("*.mcap"):
+        copy.unlink()
+    shutil.copyfile(packed, bag / "x.mcap.zstd")
+    assert read(bag) == WHOLE
 
 
 def test_a_topic_of_two_types_is_refused_where_it_is_wanted(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.status import GOAL_FAILED, MISSION_ENDS
+from edge_cloud_spec.share import path_of
 
 from ..command import Options, Row, earlier_rows, write
 from ..judge import Event, Reported, judge, replaced_motions
@@ -219,8 +220,8 @@ OPTIONS: Options = {
     "--trials": {"type": int, "default": 3, "help": "of each (default %(default)s)"},
     "--only": {"default": "", "help": "faults, with commas (all)"},
     "--list": {"action": "store_true", "help": "print their names, and end"},
-    "--page": {"type": Path, "help": "docs/faults.md: put the table there"},
-    "--logs": {"type": Path, "help": "folder for the programs' output"},
+    "--page": {"type": path_of, "help": "docs/faults.md: put the table there"},
+    "--logs": {"type": path_of, "help": "folder for the programs' output"},
     "--resume": {"action": "store_true", "help": "keep the rows that --json has"},
 }
 

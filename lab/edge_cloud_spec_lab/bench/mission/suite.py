@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from edge_cloud_spec.errors import UserError, check_writable, write_json
 from edge_cloud_spec.nav.answer import GRAMMARS
 from edge_cloud_spec.nav.settings import DRIVE_CHOICES
 from edge_cloud_spec.pilot.decision_loop import EXPLAIN
+from edge_cloud_spec.share import path_of
 
 from ...harness.cost_profiles import CostProfile
 from ...harness.emulated_link import LinkProfile
@@ -144,7 +144,7 @@ OPTIONS: Options = {
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
     "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},
     "--processes": {"type": int, "default": 2, "help": "shifts side by side"},
-    "--speeds": {"type": Path, "help": "write the base's speeds in the last room there"},
+    "--speeds": {"type": path_of, "help": "write the base's speeds in the last room there"},
     **COST_OPTIONS,
     "--link": COST_OPTIONS["--link"] | {"nargs": "+"},
 }

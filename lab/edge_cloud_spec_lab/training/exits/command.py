@@ -40,6 +40,7 @@ from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.options import arguments
 from edge_cloud_spec.request import Request
+from edge_cloud_spec.share import path_of
 
 from ...rows import Options, add_options
 from ..loop import PROGRESS_REPORT_S, descend, falling, run_stage
@@ -249,8 +250,8 @@ class ExitTrainer:
 
 ANSWERS_OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
-    "--pictures": {"type": Path, "help": "folder to learn from (default: simulated)"},
-    "--prompts": {"type": Path, "help": "text file, an instruction a line"},
+    "--pictures": {"type": path_of, "help": "folder to learn from (default: simulated)"},
+    "--prompts": {"type": path_of, "help": "text file, an instruction a line"},
     "--requests": {"type": int, "default": 4000, "help": "to answer (%(default)s)"},
     **arguments(DecodeOptions(max_tokens=48), "max_tokens"),
     "--minutes": {"type": float, "default": 4.0, "help": "of training (%(default)s)"},
@@ -263,7 +264,7 @@ ANSWERS_OPTIONS: Options = {
 
 OPTIONS: Options = {
     **ANSWERS_OPTIONS,
-    "--out": {"type": Path, "default": Path("exits"), "help": "(default %(default)s)"},
+    "--out": {"type": path_of, "default": Path("exits"), "help": "(default %(default)s)"},
     "--layers": {"default": "", "help": "an exit after so many layers, such as 2,3"},
     "--rank": {"type": int, "default": 64, "help": "of the adapters (%(default)s)"},
     "--shortlist": {

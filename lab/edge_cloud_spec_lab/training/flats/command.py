@@ -11,6 +11,7 @@ import torch
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.share import path_of
 
 from ...rows import Options, add_options
 from ...sim.camera import decode_jpeg
@@ -23,9 +24,13 @@ FLATS_DRAFTER_SHARE = 0.25  # of the minutes: it should stay the weaker
 PEAK_RATES = {"target": 1e-3, "drafter": 2e-3}
 
 OPTIONS: Options = {
-    "--pair": {"type": Path, "default": EMBEDDED, "help": "the pair to begin with (%(default)s)"},
+    "--pair": {
+        "type": path_of,
+        "default": EMBEDDED,
+        "help": "the pair to begin with (%(default)s)",
+    },
     "--out": {
-        "type": Path,
+        "type": path_of,
         "default": Path("flats-pair"),
         "help": "folder of episodes, states and pair; run again to go on (%(default)s)",
     },

@@ -33,6 +33,7 @@ from edge_cloud_spec.models.passes.layer import is_plain
 from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.share import path_of
 
 from ...rows import Options, add_options
 from ..exits.command import ANSWERS_OPTIONS, TOP, WEIGHT_DECAY, answers, asked_requests
@@ -166,7 +167,7 @@ def _unfolded(sin: Tensor) -> Tensor:
 
 
 OPTIONS: Options = ANSWERS_OPTIONS | {
-    "--out": {"type": Path, "default": Path("head"), "help": "(default %(default)s)"},
+    "--out": {"type": path_of, "default": Path("head"), "help": "(default %(default)s)"},
     "--requests": ANSWERS_OPTIONS["--requests"] | {"default": 500},
 }
 

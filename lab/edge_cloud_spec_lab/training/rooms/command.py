@@ -15,6 +15,7 @@ from torch import Tensor
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nav.answer import ORDERS
+from edge_cloud_spec.share import path_of
 
 from ...rows import Options, add_options
 from ..flats.conversations import ConversationBatch, Taught, Tuner, TuningPlan, conversation
@@ -29,9 +30,13 @@ UNTOLD_SHARE = 0.3  # of the rest: it is not told what a lidar shows, and goes s
 ROOMS_PEAK_RATE = 1e-3
 
 OPTIONS: Options = {
-    "--pair": {"type": Path, "default": EMBEDDED, "help": "the pair to begin with (%(default)s)"},
+    "--pair": {
+        "type": path_of,
+        "default": EMBEDDED,
+        "help": "the pair to begin with (%(default)s)",
+    },
     "--out": {
-        "type": Path,
+        "type": path_of,
         "default": Path("rooms-pair"),
         "help": "folder of views, state and target; run again to go on (%(default)s)",
     },

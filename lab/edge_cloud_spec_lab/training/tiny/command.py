@@ -19,6 +19,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from edge_cloud_spec.errors import UserError, check_writable
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.share import path_of
 
 from ...rows import Options, Row, add_options, print_table, write
 from ...sim.kinds import THING_KINDS
@@ -205,7 +206,7 @@ DRAFTER_IMAGES = (5_000, 18_000)  # sight, joint: with more it errs too seldom t
 
 OPTIONS: Options = {
     "--out": {
-        "type": Path,
+        "type": path_of,
         "help": "folder of the pair (default: the shipped one to evaluate, ./tiny-pair to train)",
     },
     "--minutes": {"type": float, "default": 60.0, "help": "of training, both models"},
@@ -214,7 +215,7 @@ OPTIONS: Options = {
     "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
     "--evaluate": {"action": "store_true", "help": "measure a pair only"},
     "--count": {"type": int, "default": HELD_OUT_VIEWS, "help": "held-out views to measure on"},
-    "--json": {"type": Path, "help": "write the figures to this file"},
+    "--json": {"type": path_of, "help": "write the figures to this file"},
 }
 
 add_train_arguments = partial(add_options, options=OPTIONS)
