@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 
-_M_MMAP_THRESHOLD = -3  # of glibc's mallopt
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
 MAPPED_BYTES = 2**20  # a buffer of more is mapped by itself, and given back when it is freed
-KERNELS_KEPT = 256  # of oneDNN, one for each shape of a product: some 100 kB each, by default 1,024
+HEAPS = 2  # for all threads; by default eight a core, each of which keeps its own fragments
+KERNELS_KEPT = 128  # of oneDNN, one for each shape of a product: some 170 kB each, by default 1,024
 
 
 def bound_memory() -> None:
@@ -20,6 +21,7 @@ def bound_memory() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS_KEPT))
     if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
         set_option(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+        set_option(_M_ARENA_MAX, HEAPS)
 
 
 def trim() -> None:
