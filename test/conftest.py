@@ -25,8 +25,9 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 # What starts graphs of ROS nodes, in two rows: each graph has processes enough for two cores, and
 # waits for much of its time.
-NODES = ("test/nodes/", "test/lab/simulator/")
+NODES = ("test/nodes/",)
 GRAPHS = (
+    "test/lab/simulator/",
     "test/agent_tools/",
     "test/examples/",
     "test/lab/demo/test_demo.py",

@@ -120,6 +120,7 @@ class OpenAiServer:
         check_installed("openai", "a server with an OpenAI-compatible API")
         import openai
 
+        proxied = not is_loopback(f"{parts.hostname}:0")  # a proxy has its own loopback
         self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
         self._key = key
         # These loggers log each request, and at debug level its headers.
@@ -127,7 +128,8 @@ class OpenAiServer:
             logging.getLogger(library).setLevel(logging.WARNING)
         http: Any = openai.DefaultAsyncHttpxClient(
             follow_redirects=False,  # pictures must go only to the configured server
-            trust_env=not is_loopback(f"{parts.hostname}:0"),  # a proxy has its own
+            trust_env=proxied,
+            verify=proxied or parts.scheme == "https",  # else no authorities are read (50 ms)
             headers={"accept-encoding": "identity"},
             # Otherwise cookies accumulate.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),

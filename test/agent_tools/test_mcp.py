@@ -261,6 +261,15 @@ def by_stdio(drafter: Drafter, *options: str) -> AbstractContextManager[Agent]:
 
 
 @contextmanager
+def impatient() -> Iterator[None]:
+    """The robot that is here waits less, for what does not come."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FIND_S", "STOP_S", "GIVE_UP_S", "PICTURE_S"):
+            patch.setattr(robot_module, name, 1.0)
+        yield
+
+
+@contextmanager
 def tools_here(endpoint: str, drafter: Drafter | None) -> Iterator[Agent]:
     """An agent of tools in this process."""
     with pytest.MonkeyPatch.context() as patch:
@@ -438,11 +447,11 @@ def test_a_stop_in_ones_own_words_stops_what_another_has_begun(url: str, drafter
 
 
 def test_a_stop_that_no_navigator_confirms_is_said_to_be_none(
-    url: str, drafter: Drafter, navigator: Navigator
+    silent_url: str, drafter: Drafter, navigator: Navigator
 ) -> None:
-    with agent_on(url, "auto", drafter) as agent:
+    with tools_here(silent_url, drafter) as agent:
         assert not agent.call("stop").is_error
-        with suspended(navigator):
+        with suspended(navigator), impatient():
             result = agent.call("stop")
         assert result.is_error and "NOT CONFIRMED" in text_of(result)
         assert not agent.call("stop").is_error
@@ -545,7 +554,7 @@ def test_an_endpoint_that_is_not_there_is_told_with_what_starts_it(drafter: Draf
 
 
 def test_without_a_robot_each_tool_says_so(silent_url: str) -> None:
-    with ros_domain(), tools_here(silent_url, None) as agent:
+    with ros_domain(), tools_here(silent_url, None) as agent, impatient():
         ends = {
             agent.ask("follow_instruction", instruction=BOX): "no robot is there",
             agent.ask("stop"): "NOT CONFIRMED",
@@ -621,7 +630,7 @@ def suspended(process: subprocess.Popen[str]) -> Iterator[None]:
 def test_no_stop_is_confirmed_while_an_instruction_is_on_its_way(
     robot: RobotHere, drafter: Drafter, server: InstructionServer
 ) -> None:
-    with suspended(server.process):
+    with suspended(server.process), impatient():
         followed = robot.begin_to_follow()
         drafter.until(lambda: robot._goals)
         followed.cancel()
@@ -638,7 +647,7 @@ def test_a_server_that_answers_no_cancel_has_one_stop_published_in_its_place(
     """Though the agent is gone, and then the tools end."""
     followed = robot.begin_to_follow()
     drafter.until(lambda: BOX in drafter.heard)
-    with suspended(server.process):
+    with suspended(server.process), impatient():
         followed.cancel()
         robot.ended(robot.close())
         assert drafter.heard_from(BOX) == [BOX, "stop"]
@@ -650,7 +659,8 @@ def test_an_instruction_server_that_is_gone_ends_what_is_followed(
     followed = robot.begin_to_follow()
     drafter.until(lambda: BOX in drafter.heard)
     monkeypatch.setattr(robot._client, "server_is_ready", lambda: False)
-    drafter.until(followed.done)
+    with impatient():
+        drafter.until(followed.done)
     with pytest.raises(UserError, match="the instruction server is gone"):
         followed.result()
     drafter.until(lambda: drafter.state.code is NavCode.TOLD_TO_STOP)

@@ -4,9 +4,10 @@ preset, over broken connections and at another verifier, as a conversation goes 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,8 @@ class Served:
     addresses: tuple[str, str]
     directory: Path
     target: Any
-    reference: Any
-
-    def own(self, request: Request, rule: str) -> tuple[int, ...]:
-        """The target's answer by transformers."""
-        spec = self.target.spec(24)
-        return generate(self.reference, self.target.prompt(request, spec), spec, POLICIES[rule])
+    own: Callable[[Request, str], tuple[int, ...]]
+    """The target's answer by transformers."""
 
     def decode(self, request: Request, preset: str, rule: str, **options: Any) -> Outcome:
         outcome = self.robot.runner.run(
@@ -66,7 +63,13 @@ def served(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         robot = stack.enter_context(GrpcRobot(proxy.address, drafter, target.spec(24)))
         addresses = clouds[0].address, clouds[1].address
         reference = load_reference(str(there), target)
-        yield Served(request.param, robot, proxy, addresses, there, target, reference)
+
+        @cache
+        def own(asked: Request, rule: str) -> tuple[int, ...]:
+            spec = target.spec(24)
+            return generate(reference, target.prompt(asked, spec), spec, POLICIES[rule])
+
+        yield Served(request.param, robot, proxy, addresses, there, target, own)
 
 
 def test_every_preset_says_what_generate_says_as_a_conversation_goes_on(served: Served) -> None:

@@ -42,24 +42,33 @@ class Kinematic:
     yaw: float = 0.0
     rates: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
-    def move(self, command: tuple[float, ...], dt: float) -> None:
-        """``command``: m/s, rad/s and maybe m/s to the left."""
-        given = [*(self.follows(*command[:2]) if self.follows else command[:2])]
-        given.append(command[2] if len(command) > 2 else 0.0)
-        slowest, drift = (*self.slowest, 0.0), (*self.drift, 0.0)  # none sideways, unless said
-        for axis in (0, 1, 2):
-            gain = self.gain * (1.0, 1.0, self.strafes)[axis]
-            wanted = gain * given[axis] if abs(given[axis]) >= slowest[axis] else 0.0
-            wanted = wanted or drift[axis]
-            slows = abs(wanted) < abs(self.rates[axis])
-            keep = math.exp(-dt / (self.braking if slows else self.response))
-            self.rates[axis] = wanted + (self.rates[axis] - wanted) * keep
-        self.yaw += self.rates[1] * dt
-        ahead, _, aside = self.rates
-        self.x += (ahead * math.cos(self.yaw) - aside * math.sin(self.yaw)) * dt
+    def move(self, command: tuple[float, ...], dt: float) -> bool:
+        """``command``: m/s, rad/s and maybe m/s to the left. Returns whether it moves."""
+        given = self.follows(*command[:2]) if self.follows else command[:2]
+        scales = self.gain, self.gain, self.gain * self.strafes
+        aside = command[2] if len(command) > 2 else 0.0
+        limits = zip(
+            scales, (*given, aside), (*self.slowest, 0.0), (*self.drift, 0.0), strict=False
+        )
+        rates = self.rates
+        for axis, (scale, one, slowest, drift) in enumerate(limits):  # no last two unless said
+            rate = rates[axis]
+            wanted = (scale * one if abs(one) >= slowest else 0.0) or drift
+            if rate != wanted:
+                lag = self.braking if abs(wanted) < abs(rate) else self.response
+                rate = wanted + (rate - wanted) * math.exp(-dt / lag)
+                rates[axis] = wanted if abs(rate - wanted) < 1e-9 else rate
+        ahead, turn, aside = rates
+        if ahead == turn == aside == 0.0:
+            return False
+        self.yaw += turn * dt
+        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
+        self.x += (ahead * cos - aside * sin) * dt
         if self.x > self.wall:
-            self.x, self.rates[0] = self.wall, 0.0
-        self.y += (ahead * math.sin(self.yaw) + aside * math.cos(self.yaw)) * dt
+            self.x, rates[0] = self.wall, 0.0
+            ahead = 0.0
+        self.y += (ahead * sin + aside * cos) * dt
+        return True
 
 
 WALLS = np.array(  # [n, 2, 2] m: ends of a room's walls and of a cupboard in it, around the start
@@ -180,15 +189,16 @@ class Trial:
 
     def _step(self) -> None:
         self.now, self.steps = self.now + DT, self.steps + 1
-        x, y = self.base.x, self.base.y
-        fresh = self.now - self.sent <= self.base.timeout
-        self.base.move(self.velocity if fresh else (0.0, 0.0, 0.0), DT)
-        self.yaws.append(self.base.yaw)
-        self.poses.append(Pose(self.base.x, self.base.y, self.base.yaw))
-        self.way += math.hypot(self.base.x - x, self.base.y - y)
-        self.farthest = max(self.farthest, math.hypot(self.base.x, self.base.y))
-        self.astray = max(self.astray, math.dist(self.marked, (self.base.x, self.base.y)))
-        self.fastest = max(self.fastest, abs(self.base.rates[0]))
+        base, x, y = self.base, self.base.x, self.base.y
+        fresh = self.now - self.sent <= base.timeout
+        if base.move(self.velocity if fresh else (0.0, 0.0, 0.0), DT):
+            self.way += math.hypot(base.x - x, base.y - y)
+            self.farthest = max(self.farthest, math.hypot(base.x, base.y))
+            self.astray = max(self.astray, math.dist(self.marked, (base.x, base.y)))
+            self.fastest = max(self.fastest, abs(base.rates[0]))
+        self.yaws.append(base.yaw)
+        if self.lidar:
+            self.poses.append(Pose(base.x, base.y, base.yaw))
         if self.given:
             self.pending += [event for at, event in self.given if at <= self.now]
             self.given = [one for one in self.given if one[0] > self.now]

@@ -83,7 +83,8 @@ def drafter(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture(scope="module")
-def watcher(folder: Path, link: Proxy, drafter: object) -> Iterator[Watcher]:
+def watcher(folder: Path, drafter: object, link: Proxy) -> Iterator[Watcher]:
+    """The drafter loads its model meanwhile."""
     bridge = ["-m", "edge_cloud_spec.nodes.cloud_bridge"]
     with node(bridge, folder / "bridge.log", cloud=link.address), Watcher() as watcher:
         watcher.match("drafter", "cloud_bridge")

@@ -45,7 +45,7 @@ def verifier_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_preset_says_the_targets_own_tokens(tmp_path: Path, verifier_here: None) -> None:
-    measured = rows("equality", tmp_path, "--prompts", "1", "--samples", "12")
+    measured = rows("equality", tmp_path, "--prompts", "1", "--samples", "8")
     verified = [name for name in preset_names() if load_preset(name).verified]
     assert len(measured) == 3 * len(verified) >= 24
     assert {(row["preset"], row["rule"]) for row in measured} == {
