@@ -1,13 +1,22 @@
-"""An asyncio loop in a thread of its own."""
+"""An asyncio loop in a thread of its own, and signals that reach a loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from signal import Signals
 from typing import Any
 
 TIMEOUT_S = 100.0
+
+
+def event_of(signals: Iterable[Signals]) -> asyncio.Event:
+    """An event of the running loop that these signals set from now on."""
+    came = asyncio.Event()
+    for number in signals:
+        asyncio.get_running_loop().add_signal_handler(number, came.set)
+    return came
 
 
 class LoopThread:

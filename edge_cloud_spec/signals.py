@@ -7,14 +7,13 @@ writes a byte, or raises an exception.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 REPEAT_S = 1.0  # a signal this soon after another says nothing new
@@ -48,14 +47,6 @@ def signals_as_interrupt() -> Iterator[None]:
 
     with handled(interrupt):
         yield
-
-
-def event_of(signals: Iterable[signal.Signals]) -> asyncio.Event:
-    """An event of the running loop that these signals set from now on."""
-    came = asyncio.Event()
-    for number in signals:
-        asyncio.get_running_loop().add_signal_handler(number, came.set)
-    return came
 
 
 class SignalEvent:

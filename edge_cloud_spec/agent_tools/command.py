@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, check_installed, one_line
+from ..loop_thread import event_of
 from ..options import Bounded, add_options, bounded, described, from_options
-from ..signals import ending_signals, event_of
+from ..signals import ending_signals
 from ..wire.secret_files import Reloaded, read_token
 
 if TYPE_CHECKING:

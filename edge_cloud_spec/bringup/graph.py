@@ -218,12 +218,6 @@ class GraphSettings:
         return self.preset or self._in_file("drafter", "preset", "auto")
 
     @property
-    def longest_answer(self) -> int:
-        """The tokens of the longest answer that the drafter asks for, if the file is right."""
-        asked = self.given("drafter").get("max_tokens")
-        return max(self.max_tokens, asked if isinstance(asked, int) else 0)
-
-    @property
     def flats_pair_decides(self) -> bool:
         """Whether models are started here for a flat, and none is chosen."""
         models = self.target or self.drafter or self._in_file("drafter", "model.path", "")
@@ -411,7 +405,8 @@ def _given(values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _verifier(settings: GraphSettings) -> NodeSpec:
     in_cloud = load_preset(settings.preset_name).drafter == "cloud"
-    longest = settings.longest_answer
+    asked = settings.given("drafter").get("max_tokens")
+    longest = max(settings.max_tokens, asked if isinstance(asked, int) else 0)
     models: dict[str, Value] = {
         "--target": settings.target,
         "--drafter": (settings.drafter or str(EMBEDDED / "drafter")) if in_cloud else "",

@@ -95,7 +95,7 @@ def verifier(url: str, *options: str, model: str = "a-model") -> Iterator[Simple
 
 def spent(worker: Any) -> tuple[int, int]:
     """Requests and tokens, once the last request has ended."""
-    until(lambda: not worker.sessions)
+    until(lambda: not worker.held)
     asked = worker._models.allowance._asked
     return len(asked), int(sum(tokens for _, tokens in asked))
 
@@ -139,7 +139,7 @@ def test_a_cut_ends_the_generation_at_the_real_server(served: SimpleNamespace) -
         assert outcome.reason == "cut"
         until(lambda: "generation ended after" in "".join(served.lines))
         served.hold.unlink()
-        assert not there.worker.sessions
+        assert not there.worker.held
 
 
 # What can go wrong
@@ -266,7 +266,7 @@ def test_a_fault_is_one_sentence_moves_nothing_and_the_verifier_lives(
     outcome = there.decode()
     refused(outcome, complaint, "overloaded" if name in PASS_BY else "bad_request")
     assert action_of(there.robot.words(outcome)) is None
-    until(lambda: not there.worker.sessions)
+    until(lambda: not there.worker.held)
     peer.answers = lambda body: answer()
     there.worker._models.allowance._closed = 0.0  # as if it had waited
     assert there.robot.words(there.decode()) == ANSWER

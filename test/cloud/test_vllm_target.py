@@ -256,7 +256,7 @@ def test_a_fault_at_any_request_is_one_sentence_and_the_verifier_lives(
     )
     refused(outcome, complaint, reason)
     assert outcome.tokens == served.whole.tokens[: len(outcome.tokens)], "nothing but the target's"
-    until(lambda: not served.worker.sessions)
+    until(lambda: not served.worker.held)
     assert served.decode().tokens == served.whole.tokens
 
 

@@ -124,7 +124,7 @@ def _count_resources(cloud: Cloud) -> Resources:
     _, pages, *_ = Path("/proc/self/statm").read_text().split()
     return {
         "memory": int(pages) * os.sysconf("SC_PAGE_SIZE"),
-        "sessions": cloud.worker.sessions,
+        "sessions": len(cloud.worker.held),
         "threads": threading.active_count(),
         "tasks": len(asyncio.all_tasks(cloud.loop)),
     }

@@ -73,7 +73,7 @@ def test_a_verifier_is_ok_whose_authority_and_token_are_known_and_keeps_no_sessi
     known = {"verifier": authority.path, "stranger": Authority(tmp_path, "stranger").path}
     found_state, text = found(ClientSettings(guarded.address, known.get(signer, ""), token))
     assert found_state == state and all(words in text for words in said), text
-    assert guarded.worker.sessions == 0
+    assert len(guarded.worker.held) == 0
 
 
 def test_a_verifier_without_tls_and_token_is_said_to_have_none(authority: Authority) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ...errors import UserError
-from ...signals import event_of
+from ...loop_thread import event_of
 from ...wire.channel import NO_PROXY, is_loopback
 from ..serving.metrics import MetricsServer, counter, gauge
 from ..serving.server import ServerSettings

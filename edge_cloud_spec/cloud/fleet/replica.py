@@ -140,7 +140,7 @@ class Replica:
         """Its address and load now."""
         streams = list(self._service.streams.streams)
         waiting = sum(stream.backlog[0] for stream in streams)
-        load = ReplicaLoad(self._worker.sessions, waiting, self._worker.kv_memory.usage)
+        load = ReplicaLoad(len(self._worker.held), waiting, self._worker.kv_memory.usage)
         return ReplicaReport(self.address, os.getpid(), load, len(streams), time.time())
 
     def metrics(self) -> list[Any]:

@@ -65,7 +65,7 @@ class Worker(threading.Thread):
             kv_bytes = int(self.limits.kv_mb * 2**20)
             self._models = LocalModels(target, spec, drafter, exits, kv_bytes, head)
         self._clock = clock
-        self.held = Sessions(self.limits)
+        self.held = Sessions(self.limits)  # its length is for any thread
         self.counters = Counters()
         self._scheduler = Scheduler(self.limits)
         self._engine = Engine(
@@ -137,11 +137,6 @@ class Worker(threading.Thread):
         self._spare_s = LEAST_SPARE_S
         self._run_pass(self._scheduler.next_batch(self._clock()))
         return True
-
-    @property
-    def sessions(self) -> int:
-        """The number of sessions."""
-        return len(self.held)
 
     @property
     def waiting(self) -> int:

@@ -44,7 +44,7 @@ def verifier_metrics(worker: Worker, service: DecodeService) -> Iterator[Metric]
 
 def _gauges(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
     connected, memory = worker.held.connected, worker.kv_memory
-    sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
+    sessions = {"connected": connected, "kept": max(0, len(worker.held) - connected)}
     waiting_bytes = service.streams.waiting_bytes
     return (
         ("num_requests_running", "Decodes whose robot is connected.", connected),

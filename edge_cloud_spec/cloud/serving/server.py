@@ -19,8 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio
 
 from ...errors import check_installed
+from ...loop_thread import event_of
 from ...options import bounded, chosen, described
-from ...signals import event_of
 from ...wire.channel import (
     EARLIER_SERVICE,
     METHOD_NAME,

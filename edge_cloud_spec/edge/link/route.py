@@ -46,11 +46,6 @@ class ClientSettings(Bounded):
     )
 
     @property
-    def hosts(self) -> set[str]:
-        """The hosts that a redirect may name."""
-        return {host_of(self.cloud), *map(str.strip, self.replica_hosts.split(","))} - {""}
-
-    @property
     def secure(self) -> bool:
         """Whether the channel is encrypted."""
         return bool(self.authority) or not is_loopback(self.cloud)
@@ -101,6 +96,7 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
     except UserError as error:
         return str(error)
     host, refused = host_of(address), f"a redirect to {address} is not followed"
+    known = [host_of(settings.cloud), *map(str.strip, settings.replica_hosts.split(","))]
     return first_mistake(
         (address.startswith("unix:") or not host, f"{refused}: it is no host and port"),
         (
@@ -108,7 +104,7 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
             f"{refused}: without TLS it would leave this machine",
         ),
         (
-            host not in settings.hosts,
+            host not in known,
             f"{refused}; name its host in replica_hosts if it is yours",
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partialmethod
 from typing import Any, TypeVar
 
 from rcl_interfaces.msg import ParameterDescriptor
@@ -145,32 +146,11 @@ class ManagedNode(LifecycleNode):
 
     # Transitions
 
-    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Configure."""
-        return self._transition(self._configure, _FAILURE)
-
-    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Activate."""
-        return self._transition(self._activate, _FAILURE)
-
-    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Deactivate; an exception in ``halt`` leads to ``on_error``."""
-        return self._transition(self._deactivate, _ERROR)
-
-    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Clean up."""
-        return self._transition(self._clean_up, _FAILURE)
-
-    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Deactivate and clean up, from any state."""
-        return self._transition(self._shut_down, _ERROR)
-
-    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """After an error: become unconfigured, so that the node can be configured again."""
-        return self._transition(self._shut_down, _FAILURE)
-
     def _transition(
-        self, carry_out: Callable[[], None], otherwise: TransitionCallbackReturn
+        self,
+        carry_out: Callable[[ManagedNode], None],
+        otherwise: TransitionCallbackReturn,
+        state: LifecycleState,
     ) -> TransitionCallbackReturn:
         self.problem = ""
         with self._transitions:
@@ -178,7 +158,7 @@ class ManagedNode(LifecycleNode):
                 return otherwise
             self.pulses[0].rest()  # a model may take minutes to load
             try:
-                carry_out()
+                carry_out(self)
             except Exception as error:
                 failed = f"{carry_out.__name__.strip('_')} failed: {error!r}"
                 self.problem = sentence(error) or failed
@@ -222,6 +202,14 @@ class ManagedNode(LifecycleNode):
             self._deactivate()
         if self.configured:
             self._clean_up()
+
+    on_configure = partialmethod(_transition, _configure, _FAILURE)
+    on_activate = partialmethod(_transition, _activate, _FAILURE)
+    on_deactivate = partialmethod(_transition, _deactivate, _ERROR)  # which leads to ``on_error``
+    on_cleanup = partialmethod(_transition, _clean_up, _FAILURE)
+    on_shutdown = partialmethod(_transition, _shut_down, _ERROR)  # from any state
+    # After it the node is unconfigured, so that it can be configured again.
+    on_error = partialmethod(_transition, _shut_down, _FAILURE)
 
     def _freeze(self, frozen: bool) -> None:
         for parameters in self._parameters_of:

@@ -249,7 +249,7 @@ def test_what_a_robot_that_has_left_still_wanted_is_not_computed_but_its_close_i
     do_all(worker)
     assert worker.counters.verified == 0
     assert worker.counters.drafts == worker.counters.late == 2
-    assert worker.sessions == 1
+    assert len(worker.held) == 1
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
@@ -266,7 +266,7 @@ def test_a_prompt_is_not_read_on_for_a_robot_that_has_left_and_holds_no_memory(
     assert session.target.holds == is_begun
     robot.leave()
     do_all(worker)
-    assert (worker.sessions, session.target.holds, session.target.ready) == (1, False, False)
+    assert (len(worker.held), session.target.holds, session.target.ready) == (1, False, False)
     assert target.now == before
     back = Robot(worker)
     back.base = robot.last(Opened).base
@@ -287,7 +287,7 @@ def test_a_session_whose_cache_cannot_follow_its_verdict_is_given_up(
         spoiled.say(Generate(spoiled.base))
     draft_together([first, last] if generates else robots)
     assert spoiled.last(Fault).code == "overloaded"
-    assert spoiled.worker.sessions == 2
+    assert len(spoiled.worker.held) == 2
     heard = spoiled.count(Verdict)
     spoiled.at = 3
     spoiled.draft(2)
@@ -393,7 +393,7 @@ def test_a_prompt_that_never_fits_is_refused_at_once() -> None:
     (robot,) = toy_robots(worker, 1)
     do_all(worker)
     (fault,) = robot.faults
-    assert (fault.code, fault.retry_after_s, worker.sessions) == ("overloaded", 0, 0)
+    assert (fault.code, fault.retry_after_s, len(worker.held)) == ("overloaded", 0, 0)
     assert "--kv-memory" in fault.text
 
 

@@ -287,7 +287,7 @@ def test_an_owner_gets_its_session_with_the_repeated_open(arrived: bool) -> None
     again = Owner(worker, key).open(1)
     assert again.last(Opened) == back.last(Opened)
     assert not arrived or back.last(Opened) == lost.last(Opened)
-    assert worker.sessions == 1
+    assert len(worker.held) == 1
 
 
 def answer(robot: Robot, verified: tuple[int, ...]) -> tuple[int, ...]:
@@ -317,7 +317,7 @@ def test_an_answer_that_cannot_go_on_is_refused_and_costs_nobody_else(
     liar.ask(opening(1, verified=verified, max_tokens=10**6))  # more than any answer here has
     assert [type(message) for message in liar.heard] == [Fault]
     assert liar.last(Fault).code == "bad_request"
-    assert worker.sessions == 1
+    assert len(worker.held) == 1
     assert other.settle(3).path == (0, 1, 2)
 
 
@@ -340,7 +340,7 @@ def test_a_robot_that_is_sent_back_finds_its_session_where_its_verdicts_begin(
     robot.leave()
     back = Owner(worker, key).open(1, verified=OWN[:verified])
     assert (back.last(Opened).session == robot.last(Opened).session) == found
-    assert (back.last(Opened).verified, worker.sessions) == (verified, 1)
+    assert (back.last(Opened).verified, len(worker.held)) == (verified, 1)
     assert answer(back, OWN[:verified]) == OWN[verified:]
 
 

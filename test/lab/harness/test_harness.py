@@ -179,7 +179,7 @@ def test_minutes_of_every_preset_with_outages_lose_no_token_and_leave_no_object(
         there.timeline.sleep(2.0)
         if decode_objects() == before:
             break
-    assert decode_objects() == before and not there.worker.sessions
+    assert decode_objects() == before and not there.worker.held
     cloud = there.worker.counters
     assert robot["resumed"] > 10 and cloud.refused == 0
     assert cloud.verdicts == robot["rounds"] and cloud.answers.drafts == robot["on drafts"]
