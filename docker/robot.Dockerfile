@@ -1,16 +1,17 @@
-# The robot's nodes on ROS 2 Jazzy, for a dock that has another system (the stock one: Ubuntu 20.04).
+# The robot's nodes on ROS 2 Jazzy (or Humble: --build-arg ROS_DISTRO=humble), for a dock that has another system (the stock one: Ubuntu 20.04).
 # Not tried: where this was written there was no docker. From the repository's root:
 #
 #   docker build -f docker/robot.Dockerfile -t edge-cloud-spec-robot .
 #
 # docs/deployment.md says how to run it.
-FROM ros:jazzy-ros-base
+ARG ROS_DISTRO=jazzy
+FROM ros:${ROS_DISTRO}-ros-base
 
 # rmw-cyclonedds is what the Go2 itself speaks (unitree_ros2); rmw-fastrtps is ROS's own default.
 RUN apt-get update && apt-get install -y --no-install-recommends \
       g++ python3-dev python3-venv \
-      ros-jazzy-image-transport-plugins \
-      ros-jazzy-rmw-cyclonedds-cpp ros-jazzy-rmw-fastrtps-cpp \
+      ros-${ROS_DISTRO}-image-transport-plugins \
+      ros-${ROS_DISTRO}-rmw-cyclonedds-cpp ros-${ROS_DISTRO}-rmw-fastrtps-cpp \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /ws
@@ -31,9 +32,9 @@ RUN cd src/edge_cloud_spec && python3 -m venv --system-site-packages ../../.venv
 
 COPY . /ws/src/edge_cloud_spec
 SHELL ["/bin/bash", "-c"]
-RUN source /opt/ros/jazzy/setup.bash && source .venv/bin/activate \
-    && apt-get update && rosdep update --rosdistro jazzy \
-    && rosdep install --from-paths src --ignore-src -y --rosdistro jazzy \
+RUN source /opt/ros/${ROS_DISTRO}/setup.bash && source .venv/bin/activate \
+    && apt-get update && rosdep update --rosdistro ${ROS_DISTRO} \
+    && rosdep install --from-paths src --ignore-src -y --rosdistro ${ROS_DISTRO} \
          --skip-keys "rviz2 rviz_default_plugins robot_state_publisher" \
     && rm -rf /var/lib/apt/lists/* && colcon build --cmake-args -DEDGE_CLOUD_SPEC_LAB=OFF
 

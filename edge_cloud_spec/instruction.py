@@ -57,6 +57,7 @@ _ALIKE = str.maketrans(
 _LETTER_BY_LETTER = re.compile(
     r"(?<!\S)([^\s,\u0e00-\uffff])[ ,]+(?=[^\s,\u0e00-\uffff](?!\S))"
 )  # s t o p, S.T.O.P.
+_PARTED = re.compile(r"(?<=\w)(?<!['’]\w)[!-&(-/:-@\[-`{-~·•…‐-—]+(?=\w)")  # st.op, not don't.stop
 # Thai, Lao, Burmese, jamo, Khmer, kana and Han, which many write without blanks.
 _WITHOUT_BLANKS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u9fff]")
 # What is not seen beside the format characters (Cf): fillers, joiners and variation selectors.
@@ -70,18 +71,23 @@ def is_stop(text: str) -> bool:
     """Whether an instruction tells the robot to stop, in the words of ``config/stop_words.yaml``.
 
     It does if it has at most 500 characters and consists of stop words and fillers, with at least
-    one stop word: ``Please stop now!``, not ``stop at the chair``. Case, accents, marks, format
-    characters and stretched letters do not matter. Raises UserError if the words cannot be read.
+    one stop word: ``Please stop now!``, not ``stop at the chair``; and whatever is behind a threat:
+    ``stop or I'll call``. Case, accents, marks, format characters and stretched letters do not
+    matter. Raises UserError if the words cannot be read.
     """
-    stops, known, denies, longest = _stop_words()
+    return any(map(_stops, (text, _PARTED.sub("", unicodedata.normalize("NFKC", text)))))
+
+
+def _stops(text: str) -> bool:
+    stops, known, denies, threats, longest = _stop_words()
     words = _words(text) if len(text) <= MAX_LENGTH else []
     at, heard, denied = 0, False, frozenset[str]()
     while at < len(words):
         ends = range(min(len(words), at + longest), at, -1)
         phrases = ((" ".join(words[at:end]), end) for end in ends)
         phrase, at = next((one for one in phrases if one[0] in known), ("", 0))
-        if not phrase or phrase in denied:
-            return False
+        if not phrase or phrase in denied or phrase in threats:
+            return heard and phrase in threats
         heard = heard or phrase in stops
         denied = denies.get(phrase, denied)
     return heard
@@ -111,24 +117,27 @@ def _phrases(listed: str) -> set[str]:
 
 
 @cache
-def _stop_words() -> tuple[set[str], set[str], dict[str, frozenset[str]], int]:
+def _stop_words() -> tuple[set[str], set[str], dict[str, frozenset[str]], set[str], int]:
     """Of ``config/stop_words.yaml``, as ``_words`` has them: the phrases that stop; all phrases;
-    by each negation, the stops that it denies until the next mark; the words of the longest."""
+    by each negation, the stops that it denies until the next mark; the threats; the words of the
+    longest."""
     path = share() / "config/stop_words.yaml"
-    stops, known, denies = set[str](), {","}, {",": frozenset[str]()}
+    stops, known, threats, denies = set[str](), {","}, set[str](), {",": frozenset[str]()}
     try:
         # By the quick loader where there is one: nodes start often, and this file is our own.
         languages = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         for language in languages.values():
-            stop, filler, negation = (
-                _phrases(language.get(kind, "")) for kind in ("stop", "filler", "negation")
+            stop, filler, negation, threat = (
+                _phrases(language.get(kind, ""))
+                for kind in ("stop", "filler", "negation", "threat")
             )
             stops |= stop
-            known |= stop | filler | negation
+            threats |= threat
+            known |= stop | filler | negation | threat
             denies |= {word: denies.get(word, frozenset()) | stop for word in negation}
     except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)}): copy it anew") from None
-    return stops, known, denies, max(phrase.count(" ") + 1 for phrase in known)
+    return stops, known, denies, threats, max(phrase.count(" ") + 1 for phrase in known)
 
 
 def normalized(text: str) -> str:

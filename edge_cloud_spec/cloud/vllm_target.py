@@ -429,10 +429,10 @@ class VllmModels(ModelRunner):
         vLLM, which resizes what it gets, would make another size of it."""
         ours = self.target.preprocessing
         pixels = picture_of(image.pixels(), image.grid, ours.spec, ours.mean, ours.std)
-        size = pixels.shape[:2]
+        high, wide, _ = pixels.shape
         refuse(
             (
-                target_size(*size, ours.spec) != size,
+                target_size(high, wide, ours.spec) != (high, wide),
                 f"vLLM would resize this picture again, as {ours.spec.min_pixels} and "
                 f"{ours.spec.max_pixels}, the checkpoint's least and most pixels, are too close: "
                 "send pictures of another shape, or serve the checkpoint without vLLM",

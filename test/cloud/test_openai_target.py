@@ -358,7 +358,7 @@ def listener(*connections: Sequence[bytes]) -> Iterator[tuple[OpenAiServer, list
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = OpenAiServer(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", "a-model")
         listening.settimeout(30)
-        listens = threading.Thread(target=listen)
+        listens = threading.Thread(target=listen, daemon=True)
         listens.start()
         yield server, heard
         listens.join()

@@ -17,8 +17,10 @@ from rcl_interfaces.msg import Log
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.nodes import bridge_messages
+from edge_cloud_spec.nodes.runtime import transport
 from edge_cloud_spec.nodes.runtime.transport import LOCALHOST_ONLY, PROFILE_VARIABLES, RANGE
 from edge_cloud_spec.wire.messages import Close
+from edge_cloud_spec_lab.running.running_graph import this_machine
 
 NODES = ("cloud_bridge", "drafter")
 
@@ -83,6 +85,12 @@ def test_nodes_on_the_loopback_interface_alone_and_ours_hear_each_other(
     environment = {**os.environ, **theirs, "PYTHONPATH": str(humble.TESTS)}
     del environment[LOCALHOST_ONLY]
     subprocess.run([sys.executable, "-c", NEIGHBOUR], env=environment, check=True, timeout=120)
+
+
+def test_what_demo_and_bench_start_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_machine() == {RANGE: "LOCALHOST"}
+    monkeypatch.setattr(transport, "HAS_RANGE", False)
+    assert this_machine() == {LOCALHOST_ONLY: "1"}
 
 
 class Bytes(bytes):

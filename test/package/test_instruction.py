@@ -88,7 +88,8 @@ def test_any_text_is_taken_or_refused_in_one_line(text: str) -> None:
 
 
 TEXTS = yaml.safe_load((Path(__file__).parent / "stop_texts.yaml").read_text("utf-8"))
-STOPS = [text for texts in TEXTS["stop"].values() for text in texts]
+THREATS = "threats"  # behind which anything may follow
+STOPS = [text for kind, texts in TEXTS["stop"].items() if kind != THREATS for text in texts]
 LANGUAGES = yaml.safe_load((share() / "config/stop_words.yaml").read_text("utf-8"))
 MARKS = "\"'`“”‘’„«»「」『』()[]{}!?.,;:…¡¿。！？、，；：؟،।*#@&-–—_~|/\\•😡🙏"
 UNSEEN = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad\ufe0f\U000e0041"  # Cf and a selector
@@ -168,6 +169,27 @@ def test_no_mark_case_blank_or_invisible_character_hides_a_stop(data: st.DataObj
     before, after = data.draw(st.tuples(*(st.text(MARKS + BLANKS + UNSEEN, max_size=4),) * 2))
     form = data.draw(st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
     assert is_stop(unicodedata.normalize(form, before + text + after))
+
+
+@given(st.data())
+def test_no_mark_between_two_letters_hides_a_stop(data: st.DataObject) -> None:
+    text = data.draw(
+        st.sampled_from([text for text in STOPS if not instruction._PARTED.search(text)])
+    )
+    places = [place for place in range(1, len(text)) if text[place - 1 : place + 1].isalpha()]
+    if places:
+        place = data.draw(st.sampled_from(places))
+        text = text[:place] + data.draw(st.text(".-*/_·…", min_size=1, max_size=3)) + text[place:]
+    assert is_stop(text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_behind_a_threat_nothing_is_looked_at(language: str) -> None:
+    stops = phrases(language, "stop")
+    for threat in phrases(language, "threat"):
+        assert is_stop(f"{stops[0]}, {threat} xyz") and is_stop(f"{stops[0]} {threat} xyz")
+        assert not is_stop(f"{threat} xyz") and not is_stop(f"{threat} {stops[0]} xyz")
+        assert not is_stop(f"xyz {stops[0]} {threat} xyz")
 
 
 # Scripts whose letters look alike, as a keyboard of two layouts or a fake has them.

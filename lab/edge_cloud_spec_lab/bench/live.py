@@ -41,7 +41,7 @@ from edge_cloud_spec.wire.codec import decode_client, decode_server, read_client
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
 from ..running.processes import Processes
-from ..running.running_graph import command, free_address, free_domain, is_serving
+from ..running.running_graph import command, free_address, free_domain, is_serving, this_machine
 from .judge import (
     Asked,
     BaseCommand,
@@ -73,7 +73,7 @@ class LiveRig:
         self.verifier_address = free_address()
         self.settings = replace(settings, cloud=self.verifier_address)
         domain = free_domain()
-        os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+        os.environ.update(this_machine())
         self._environment = {
             "ROS_DOMAIN_ID": str(domain),
             "PYTHONUNBUFFERED": "1",

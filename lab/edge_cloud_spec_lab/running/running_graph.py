@@ -18,6 +18,8 @@ import grpc
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, Value, graph
 from edge_cloud_spec.edge.link.state import LinkQuality
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nodes.runtime import transport
+from edge_cloud_spec.nodes.runtime.transport import LOCALHOST_ONLY, RANGE
 from edge_cloud_spec.wire.channel import HEALTH_METHOD, HEALTH_SERVING, NO_PROXY, health_request
 
 from .observer import Observer
@@ -94,7 +96,7 @@ def launch_graph(
     domain = free_domain()
     environment = {
         "ROS_DOMAIN_ID": str(domain),
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+        **this_machine(),
         "PYTHONUNBUFFERED": "1",
         # rendering 256 x 256 pixels is not worth a thread pool beside two models
         "LP_NUM_THREADS": os.environ.get("LP_NUM_THREADS", "1"),
@@ -158,6 +160,11 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def this_machine() -> dict[str, str]:
+    """What keeps ROS nodes on this machine, as environment."""
+    return {RANGE: "LOCALHOST"} if transport.HAS_RANGE else {LOCALHOST_ONLY: "1"}
 
 
 def free_domain() -> int:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 
 def launching() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts Python's ``program`` with ROS arguments; what still runs at the end is killed."""
+    """Starts Python's ``program`` with ROS arguments; what still runs at the end is killed. A test
+    that fails shows what became of each."""
     running: list[subprocess.Popen[str]] = []
 
     def begin(program: list[str], *arguments: str) -> subprocess.Popen[str]:
@@ -18,5 +19,7 @@ def launching() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     yield begin
     for process in running:
+        status = process.poll()
         process.kill()
-        process.communicate()
+        _, errors = process.communicate()
+        print(*process.args[1:], "still ran" if status is None else f"ended by {status}", errors)
