@@ -287,7 +287,7 @@ WRONG = {
 }
 RIGHT = """# A `page`, and more
 [x](README.md) [y](#a-page-and-more) [`resample`](edge_cloud_spec/decoding/split.py) [z](https://x.y/z)
-[`Drafts.predict`](edge_cloud_spec/edge/drafts.py)
+[`Drafts.wants`](edge_cloud_spec/edge/drafts.py)
 [`faults`](lab/edge_cloud_spec_lab/bench/faults/suite.py)
 [`rounds.py`](edge_cloud_spec/edge/rounds.py)
 `decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
