@@ -147,6 +147,7 @@ class RobotGraph:
         while self._kept:
             await asyncio.wait(self._kept)
         self._thread.close()
+        self._client.destroy()  # it keeps the participant, which others would see for 20 s more
 
     async def follow(
         self,

@@ -41,7 +41,7 @@ NO_MODEL = {"model.path": "bytes"}  # loaded at once
 
 @pytest.fixture
 def node() -> Iterator[DrafterNode]:
-    with node_here(DrafterNode, **NO_MODEL) as node:
+    with node_here(DrafterNode, **NO_MODEL, reply_timeout=0.5) as node:
         node.bring_up()
         yield node
 
