@@ -102,6 +102,11 @@ class InstructionServer(Node):
         """Hear no more instructions and stops; before the node is destroyed."""
         self._subscriptions_once.close()
 
+    def destroy_node(self) -> None:
+        """With what rclpy leaves: it keeps the participant, which others would see for 20 s."""
+        super().destroy_node()  # type: ignore[no-untyped-call]  # rclpy's
+        self._server.destroy()
+
     def _hear(self, callback: Callable[[Any], None], message: Any) -> None:
         self._heard.put(partial(callback, message))
         self._wake.trigger()

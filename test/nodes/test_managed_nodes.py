@@ -23,6 +23,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.e_stop import EStopMessage
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
 from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nodes.instruction_server import InstructionServer
 from edge_cloud_spec.nodes.navigator import NavigatorNode
 
 CYCLES = 3
@@ -82,6 +83,21 @@ def test_a_node_goes_back_and_forth_without_a_leak(
     assert manager.change("shutdown") and manager.state == "finalized"
     status, errors = end(process)
     assert status == 0 and "Traceback" not in errors
+
+
+def participants() -> int:
+    """Fast DDS' threads in this process: each participant has some."""
+    names = [task.read_text("utf-8") for task in Path("/proc/self/task").glob("*/comm")]
+    return sum(name.startswith("dds.") for name in names)
+
+
+@pytest.mark.parametrize("kind", [NavigatorNode, InstructionServer])
+def test_a_node_that_was_destroyed_is_in_no_graph(kind: Any) -> None:
+    """Its process ends by itself, and would be seen there for 20 s."""
+    before = participants()
+    with node_here(kind):
+        assert participants() > before
+    assert participants() == before
 
 
 def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(

@@ -122,6 +122,11 @@ class ManagedNode(LifecycleNode):
         """Whether a transition is under way."""
         return self._transitions.locked()
 
+    def destroy_node(self) -> None:
+        """With what rclpy leaves: it keeps the participant, which others would see for 20 s."""
+        super().destroy_node()  # type: ignore[no-untyped-call]  # rclpy's
+        self._state_machine.destroy_when_not_in_use()
+
     def close(self) -> None:
         """Halt and unload finally; for the main thread, as the executor may hang.
 
