@@ -499,15 +499,10 @@ class Navigator:
             why = f"the base {problem}, as odometry has it: {AGREE}"
             return [*self._latch(IMPLAUSIBLE_HOLD, why, now), Report(why)]
         run, gap, self._ticked = self._run, now - self._ticked, now
-        stood, waits = gap > TICK_GAP_S, self.status.state in ("moving", "ready")
-        # Who watches for pictures that stay the same has taken that time for motion.
-        told = self._show(replace(self.status, code=NavCode.STALLED)) if stood and waits else []
         if run is None:
-            return told + self._wait(now)
-        if stood:
-            return told + self._end(
-                f"gave up {run.action}: the navigator stood still for {gap:.1f} s"
-            )
+            return self._wait(now)
+        if gap > TICK_GAP_S:
+            return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
         return self._go_on(run, now)
 
     def _wait(self, now: float) -> list[Effect]:

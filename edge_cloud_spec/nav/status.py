@@ -31,8 +31,8 @@ class NavCode(IntEnum):
     newer instruction ends it). ``E_STOP``: ``e_stop`` holds it. ``REPLAY``: a recording is played,
     whose pictures do not follow the motion. ``IMPLAUSIBLE``: odometry contradicts the commands.
     ``OTHER_PUBLISHER``: another node commands the base, or is a second navigator.
-    ``FALLEN``: the base leans too far to stand. ``STALLED``: it is told to move, and stands, by
-    odometry or as the navigator itself stood still (with ``moving`` or ``ready``).
+    ``FALLEN``: the base leans too far to stand. ``STALLED``: it is told to move, and odometry shows
+    that it stands (with ``moving`` or ``ready``).
     """
 
     NONE = 0

@@ -37,6 +37,7 @@ REMEMBERED = 64  # counts of the navigator, and pictures
 SPACES_REMEMBERED = 256  # ten seconds of two lidars, which a frame may be late
 SPACE_APART_S = 0.3  # s between a frame and what lidars showed then; at 0.6 m/s 18 cm
 MOVED_S = 2.0  # s that the robot was told to move, and no picture was new
+WATCHED_S = 1.5  # s between two events (a tick comes once a second), beyond which it hung
 STANDS = (NavCode.BLOCKED, NavCode.STALLED)  # and may see the same
 SAME_PICTURE = (
     "the pictures stay the same though the robot is told to move: if it moves, restart the camera "
@@ -156,8 +157,9 @@ class DecisionLoop:
     nothing is decided; both are only said. No decision begins or goes on while the pictures stay
     the same though the robot was told to move for ``MOVED_S``: a new picture ends that, or the
     release of an e_stop. What odometry shows to stand (``STANDS``) does not count, as it sees the
-    same in a simulator, nor does a motion while a recording is played (``NavCode.REPLAY``). A frame
-    without bytes, whose picture is made later, counts as new.
+    same in a simulator; nor do a motion while a recording is played (``NavCode.REPLAY``), and more
+    than ``longest_gap`` (s) between two events, in which the program hung. A frame without bytes,
+    whose picture is made later, counts as new.
     """
 
     def __init__(
@@ -170,6 +172,7 @@ class DecisionLoop:
         self.blind = self.trouble = ""
         self._pictures: deque[int] = deque(maxlen=REMEMBERED)  # hashes of the newest ones
         self._moved_s, self._watched_at = 0.0, -math.inf  # told to move without a new picture
+        self.longest_gap = WATCHED_S
         self.sees_the_same = False  # pictures came, and none was new in MOVED_S of being told so
         self.deciding = False  # whether a decision is under way
         self._mission = Mission()
@@ -271,7 +274,11 @@ class DecisionLoop:
     def _watch_motion(self, now: float) -> None:
         """Count for how long the robot has been told to move since the picture last changed."""
         status, lasted, self._watched_at = self._status, now - self._watched_at, now
-        if status is not None and status.state in ("moving", "ready"):
+        if (
+            status is not None
+            and status.state in ("moving", "ready")
+            and lasted <= self.longest_gap
+        ):
             self._moved_s += 0.0 if status.code in (NavCode.REPLAY, NavCode.STALLED) else lasted
 
     # Instructions

@@ -28,6 +28,7 @@ from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.clock_offset import SourceClock
 from ..nav.events import Instruction, Odometry, Report, Tick, Words
 from ..nav.history import Turn
+from ..nav.navigator import TICK_GAP_S
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import INACTIVE, MISSION_ENDS, STOPPED, GoalStatus
@@ -307,6 +308,7 @@ class Pilot:
             self._deciding(outputs.put),
             OwnBase(drive, self.receive, settings, reports) as base,
         ):
+            self._loop.longest_gap = TICK_GAP_S  # after which this base's navigator gives up
             base.receive(Instruction(instruction))
             self.receive(Instruction(instruction))
             while True:

@@ -27,7 +27,7 @@ from edge_cloud_spec.nav.events import (
     Words,
 )
 from edge_cloud_spec.nav.mission import MissionSettings
-from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.navigator import TICK_GAP_S, Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import GoalStatus, NavCode
@@ -104,6 +104,7 @@ class Rover:
         self.navigator, self.base = Navigator(self.settings), Base(self.lag, self.now)
         loop = LoopSettings(lag=self.camera_lag, mission=ENDLESS)
         self.loop: DecisionLoop = DecisionLoop(loop)
+        self.loop.longest_gap = TICK_GAP_S  # both are one program
         self.steps: dict[str, Step] = {}
         self.reports: list[str] = []
         self.requests: list[str] = []

@@ -8,15 +8,14 @@ from itertools import cycle
 from random import Random
 
 import pytest
+from helpers import rover
 from helpers.rover import CAMERA, Rover
 
 from edge_cloud_spec.nav import navigator
 from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S
-from edge_cloud_spec.nav.events import Event, Odometry, Tick
 from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.status import NavCode
 from edge_cloud_spec.pilot import decision_loop
 from edge_cloud_spec.pilot.decision_loop import MOVED_S, SAME_PICTURE
 
@@ -143,58 +142,15 @@ def test_a_robot_that_walls_hold_is_not_taken_for_one_whose_camera_is_frozen(see
     assert not held(seed) and not held(seed, OFTEN, 0.6)
 
 
+def test_it_would_be_if_time_in_which_a_program_stands_still_were_motion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rover, "TICK_GAP_S", decision_loop.WATCHED_S)
+    assert sum(held(seed, OFTEN, 0.6) for seed in range(6, 14)) > 1
+
+
 def test_it_would_be_without_the_stalls_that_the_navigator_reports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(navigator, "STALLED_LEAST", (math.inf, math.inf))
-    assert held(11) and held(28)
-
-
-def hung(seed: int) -> bool:
-    """Whether a robot in a simulator, whose navigator is a process of its own and hangs now and
-    then, stands for ever."""
-    random = Random(seed)
-    robot = Rover(
-        lambda seen: random.choices(ACTIONS, [6, 2, 1, 1, 1])[0],
-        lambda number: random.choice([0.05, 0.2, 0.5, 1.5]),
-        NavigatorSettings(drive=random.choice(["stop_and_go", "continuous"])),
-        picture=without_noise,
-    )
-    for _ in range(5):
-        run(robot, random.choice([0.5, 1.0, 2.5, 3.5]))
-        hang(robot, random.choice([1.5, 3.0, 4.5, 10.0]))
-        done = robot.done
-        run(robot, 20.0)
-        if robot.done == done:
-            return True
-    return False
-
-
-def hang(robot: Rover, seconds: float) -> None:
-    """The navigator gets what came when this is over, but only the newest ticks and odometry."""
-    events: list[Event] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(robot.navigator, "on", lambda event, now: [events.append(event)][:0])
-        run(robot, seconds)
-    for event in events:
-        if not isinstance(event, Tick | Odometry):
-            robot.on(event)
-
-
-def run(robot: Rover, seconds: float) -> None:
-    """As a process of its own the decision loop has a tick a second."""
-    for _ in range(round(seconds * 2)):
-        robot.run(0.5)
-        robot.loop.on(Tick(), robot.now)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_navigator_that_hung_is_no_motion_with_the_same_picture(seed: int) -> None:
-    assert not hung(seed)
-
-
-def test_it_would_be_if_the_navigator_did_not_say_that_it_stood_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(decision_loop, "STANDS", (NavCode.BLOCKED,))
-    assert sum(hung(seed) for seed in range(8)) > 2
+    assert held(7) and held(11)
