@@ -75,17 +75,20 @@ def is_stop(text: str) -> bool:
     ``stop or I'll call``. Case, accents, marks, format characters and stretched letters do not
     matter. Raises UserError if the words cannot be read.
     """
-    return any(map(_stops, (text, _PARTED.sub("", unicodedata.normalize("NFKC", text)))))
+    if len(text) > MAX_LENGTH:
+        return False
+    return _stops(text) or _stops(_PARTED.sub("", unicodedata.normalize("NFKC", text)))
 
 
 def _stops(text: str) -> bool:
     stops, known, denies, threats, longest = _stop_words()
-    words = _words(text) if len(text) <= MAX_LENGTH else []
-    at, heard, denied = 0, False, frozenset[str]()
+    words, at, heard, denied = _words(text), 0, False, frozenset[str]()
     while at < len(words):
         ends = range(min(len(words), at + longest), at, -1)
         phrases = ((" ".join(words[at:end]), end) for end in ends)
-        phrase, at = next((one for one in phrases if one[0] in known), ("", 0))
+        # Before a stop, the words of a threat may be fillers.
+        said = (one for one in phrases if one[0] in known and (heard or one[0] not in threats))
+        phrase, at = next(said, ("", 0))
         if not phrase or phrase in denied or phrase in threats:
             return heard and phrase in threats
         heard = heard or phrase in stops

@@ -92,9 +92,13 @@ def main() -> int:
     )
     add_commission_arguments(parser)
     cut = sys.argv.index("--ros-args") if "--ros-args" in sys.argv else len(sys.argv)
-    args = parser.parse_args(sys.argv[1:cut])
-    args.ros_args = sys.argv[cut:]
-    return exit_status(lambda: run_commission(args))
+
+    def run() -> int:
+        args = parser.parse_args(sys.argv[1:cut])
+        args.ros_args = sys.argv[cut:]
+        return run_commission(args)
+
+    return exit_status(run)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """A model behind an OpenAI-compatible API, through the ``openai`` package (the extra ``openai``).
 
 Requests run in an event loop on a thread of its own. A caller can cancel one: that closes its
-connection, and the server stops generating. Only what met a connection that its server was closing
-is sent again.
+connection, and the server stops generating. There are no retries.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ MAX_REPLY_BYTES = 2**22
 LEAST_LINE_BYTES = 256  # counted per line or part, as parsing a short one takes time, too
 SERVER_RETRY_S = 1.0  # if the server does not say when to retry
 MAX_SERVER_RETRY_S = 3600.0
-NO_HEAD = "http11.receive_response_headers.failed"  # a step, as httpcore names it
+# Less than a server keeps an idle connection (uvicorn, node: 5 s), or a request meets its closing.
+IDLE_S = 3.0
 _PICTURE = re.compile(r"data:image/[^\s\"']*")
 
 
@@ -126,7 +126,7 @@ class OpenAiServer:
         # These loggers log each request, and at debug level its headers.
         for library in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
-        http: Any = openai.DefaultAsyncHttpxClient(
+        http = openai.DefaultAsyncHttpxClient(
             follow_redirects=False,  # pictures must go only to the configured server
             trust_env=proxied,
             verify=proxied or parts.scheme == "https",  # else no authorities are read (50 ms)
@@ -134,8 +134,8 @@ class OpenAiServer:
             # Otherwise cookies accumulate.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             event_hooks={"response": [_bound]},
+            limits=type(openai.DEFAULT_CONNECTION_LIMITS)(keepalive_expiry=IDLE_S),
         )
-        http.send = _resent(http.send)
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.url,
             api_key=key or "none",
@@ -277,30 +277,10 @@ def _end(loop: asyncio.AbstractEventLoop, client: AsyncOpenAI) -> None:
 
 
 async def _models(client: AsyncOpenAI) -> list[str]:
-    listed: Any = await client.get("/models", cast_to=object)
+    # Not kept: uvicorn closes the connection of a failure, maybe as the next request is sent on it.
+    once: Any = {"headers": {"connection": "close"}}
+    listed: Any = await client.get("/models", cast_to=object, options=once)
     return [str(model["id"]) for model in listed["data"]]
-
-
-def _resent(send: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-    """Sends a request again that got no answer on a kept connection: its server may have closed
-    that while the request was on its way, and has not read it then (RFC 9112, 9.3.1)."""
-
-    async def sent(request: Any, **how: Any) -> T:
-        steps: list[str] = []
-
-        async def note(step: str, _: object) -> None:
-            steps.append(step)
-
-        request.extensions["trace"] = note
-        try:
-            return await send(request, **how)
-        except Exception:
-            # The first step on a new connection is to connect.
-            if NO_HEAD not in steps or not steps[0].startswith("http11."):
-                raise
-        return await sent(request, **how)
-
-    return sent
 
 
 async def _bound(response: Any) -> None:

@@ -62,8 +62,9 @@ class AnswerSequencer:
             if len(self._answers) > REQUESTS_REMEMBERED + 1:
                 del self._answers[next(name for name in self._answers if name != self._newest)]
             taken, latest = answer.frame_time, now + max(0.0, ahead) + FRAME_FUTURE_S
-            is_later = taken >= self._taken - SAME_FRAME_S or words.stamp >= self._stamp > 0
-            if is_later or self._taken > latest:
+            if self._taken > latest:  # by an offset of the camera's clock that holds no more
+                self._taken, self._stamp = float("-inf"), 0
+            if taken >= self._taken - SAME_FRAME_S or words.stamp >= self._stamp > 0:
                 self._newest = words.request
                 if taken <= latest:
                     self._taken = max(self._taken, taken)

@@ -20,9 +20,9 @@ def main() -> int:
         arguments = arguments[: arguments.index("--ros-args")]
     parser = argparse.ArgumentParser(prog="cloud_verifier", description="Run the cloud verifier.")
     add_serve_arguments(parser)
-    args = parser.parse_args(arguments)
 
     def run() -> int:
+        args = parser.parse_args(arguments)
         with suppress(KeyboardInterrupt), signals_as_interrupt():  # while its models load
             return run_serve(args)
         return 0

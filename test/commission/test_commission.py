@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from helpers.commissioned import Kinematic, Trial, write_bag
 
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.commission.command import main as command_main
 from edge_cloud_spec.commission.figures import (
     FASTEST_RATIOS,
     MOVE,
@@ -494,3 +496,11 @@ def test_a_bag_without_a_lag_or_an_option_that_cannot_be_is_one_sentence(
     said, refused = capsys.readouterr()
     assert why in (refused if asked else said) and (done == 2) == bool(asked)
     assert asked or "stands to decide: the camera's lag is not known" in said
+
+
+def test_an_option_of_the_ros_command_that_is_no_path_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["commission", "--out", "x" * 3000, "--ros-args"])
+    assert command_main() == 2
+    assert "is no path" in capsys.readouterr().err

@@ -285,6 +285,16 @@ def test_one_absurd_stamp_blocks_no_later_frame(
         assert one is not None
 
 
+def test_an_offset_that_holds_no_more_leaves_no_frame_of_its_time_behind() -> None:
+    """Measured an hour ahead, and then set right: frames are ordered as before."""
+    listener = AnswerSequencer()
+    ahead = words("ahead", 3700.0, text="action: search;", age=-3600.0)
+    assert listener.receive(ahead, 100.0, 3600.0) is not None
+    assert listener.receive(words("b", 101.0, text="action: search;", age=0.2), 101.2) is not None
+    assert listener.receive(words("c", 100.9, text="action: search;", age=0.4), 101.3) is None
+    assert listener.receive(words("d", 101.1, text="action: search;", age=0.3), 101.4) is not None
+
+
 def test_so_many_requests_are_remembered_and_the_newest_whatever_comes() -> None:
     listener = AnswerSequencer()
     for n in range(REQUESTS_REMEMBERED + 2):

@@ -100,18 +100,20 @@ def _files(bag: Path) -> list[Path]:
         raise UserError(f"there is no bag {bag}")
     if not bag.is_dir():
         return [bag]
-    found = [path for path in bag.iterdir() if path.name.endswith(STORED)]
-    found.sort(key=lambda path: (len(path.name), path.name))  # 10 comes after 9
-    copies = {
-        other
-        for path, other in combinations(filter(Path.is_file, found), 2)
-        if other == path.with_name(f"{path.name}.zstd") or _is_copy(path, other)
-    }
-    found = [path for path in found if path not in copies]
+    found: list[Path] = []
     with suppress(UserError, LookupError, TypeError):
         metadata = read_yaml(bag / "metadata.yaml", "the metadata")["rosbag2_bagfile_information"]
         named = dict.fromkeys(Path(str(name)).name for name in metadata["relative_file_paths"])
-        found = [bag / name for name in named] or found
+        found = [bag / name for name in named]
+    if not found:
+        found = [path for path in bag.iterdir() if path.name.endswith(STORED)]
+        found.sort(key=lambda path: (len(path.name), path.name))  # 10 comes after 9
+        copies = {
+            other
+            for path, other in combinations(filter(Path.is_file, found), 2)
+            if other == path.with_name(f"{path.name}.zstd") or _is_copy(path, other)
+        }
+        found = [path for path in found if path not in copies]
     if not found:
         raise UserError(f"{bag} cannot be read as a bag: it has no .mcap or .db3 file")
     if missing := [path.name for path in found if not path.is_file()]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -36,6 +37,8 @@ class Processes:
 
     def __enter__(self) -> Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
+        if shutil.which(ENDING[0]) is None:
+            raise UserError("programs are started by setpriv, which is not there: get util-linux")
         try:
             for name, program in self._programs.items():
                 with open(self._log(name), "wb") as log:

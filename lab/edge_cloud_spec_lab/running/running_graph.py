@@ -19,6 +19,7 @@ from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, Value, graph
 from edge_cloud_spec.edge.link.state import LinkQuality
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.runtime import transport
+from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH
 from edge_cloud_spec.nodes.runtime.transport import LOCALHOST_ONLY, RANGE
 from edge_cloud_spec.wire.channel import HEALTH_METHOD, HEALTH_SERVING, NO_PROXY, health_request
 
@@ -98,6 +99,7 @@ def launch_graph(
         "ROS_DOMAIN_ID": str(domain),
         **this_machine(),
         "PYTHONUNBUFFERED": "1",
+        ENDS_WITH_LAUNCH: str(os.getpid()),  # a node looks whether this one ended before it
         # rendering 256 x 256 pixels is not worth a thread pool beside two models
         "LP_NUM_THREADS": os.environ.get("LP_NUM_THREADS", "1"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
