@@ -219,13 +219,13 @@ def test_what_waits_for_the_lock_grows_older_meanwhile(
     message = kind()
     message.header.stamp.sec = 1
 
-    def age_now(stamp: int) -> float:
+    def now_and_age(stamp: int) -> tuple[float, float]:
         asked.set()
-        return age
+        return 100.0, age
 
     with node_here(NavigatorNode) as node:
-        monkeypatch.setattr(node, "_age", age_now)
-        monkeypatch.setattr(node._navigator, "on", lambda event, now: heard.append(event) or [])
+        monkeypatch.setattr(node, "_now_and_age", now_and_age)
+        monkeypatch.setattr(node._navigator, "on", lambda *told: heard.append(told) or [])
         callback = node._on_words if kind is VerifiedTokens else node._on_odometry
         thread = threading.Thread(target=callback, args=(message,))
         with node._lock:
@@ -233,7 +233,8 @@ def test_what_waits_for_the_lock_grows_older_meanwhile(
             asked.wait(0.5)
             age = 5.0
         thread.join()
-    assert [event.age for event in heard if not isinstance(event, Tilt)] == [5.0]
+    told = [(event.age, now) for event, now in heard if not isinstance(event, Tilt)]
+    assert told == [(5.0, 100.0)]
 
 
 def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(
