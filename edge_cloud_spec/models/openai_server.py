@@ -44,7 +44,7 @@ LEAST_LINE_BYTES = 256  # counted per line or part, as parsing a short one takes
 SERVER_RETRY_S = 1.0  # if the server does not say when to retry
 MAX_SERVER_RETRY_S = 3600.0
 # Less than a server keeps an idle connection (uvicorn, node: 5 s), or a request meets its closing.
-IDLE_S = 3.0
+IDLE_CONNECTION_S = 3.0
 _PICTURE = re.compile(r"data:image/[^\s\"']*")
 
 
@@ -134,7 +134,7 @@ class OpenAiServer:
             # Otherwise cookies accumulate.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             event_hooks={"response": [_bound]},
-            limits=type(openai.DEFAULT_CONNECTION_LIMITS)(keepalive_expiry=IDLE_S),
+            limits=type(openai.DEFAULT_CONNECTION_LIMITS)(keepalive_expiry=IDLE_CONNECTION_S),
         )
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.url,

@@ -364,7 +364,7 @@ def test_a_connection_that_was_idle_takes_no_request_any_more(
             self.end_headers()
             self.wfile.write(b"{}")
 
-    monkeypatch.setattr(openai_server, "IDLE_S", kept)
+    monkeypatch.setattr(openai_server, "IDLE_CONNECTION_S", kept)
     with ThreadingHTTPServer(("127.0.0.1", 0), Keeps) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         server = OpenAiServer(f"http://127.0.0.1:{http.server_port}/v1", "a-model")
