@@ -23,6 +23,7 @@ from ..nav.settings import CONTINUOUS, DRIVE_CHOICES, STOP_AND_GO
 from ..options import about, bounded, check_namespace, chosen, described
 from ..presets import load_preset
 from ..share import share
+from ..wire.channel import host_of, port_of
 from .exits import Role
 from .parameter_file import ParameterFile, full_name
 
@@ -151,7 +152,6 @@ class GraphSettings:
         check_namespace(self.namespace)
         for file in self.files:
             file.check_names(GRAPH_NODES, self.namespace)
-        host, _, port = self.address.rpartition(":")
         load_preset(self.preset_name)
         dialect = load_dialect(self.dialect_name or CLAUSES_FORM)
         drafter = self.drafter or self._in_file("drafter", "model.path", "")
@@ -161,7 +161,7 @@ class GraphSettings:
         may_creep = self._in_file("navigator", "allow_unverified", "False") == "True"
         refuse(
             (
-                not (host and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536),
+                not (host_of(self.address) and port_of(self.address) > 0),
                 f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}",
             ),
             (

@@ -28,7 +28,7 @@ from ..decoding.draft import Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
-from ..errors import UserError, refuse
+from ..errors import UserError
 from ..models.image import data_url, picture_of, target_size
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
@@ -430,14 +430,12 @@ class VllmModels(ModelRunner):
         ours = self.target.preprocessing
         pixels = picture_of(image.pixels(), image.grid, ours.spec, ours.mean, ours.std)
         high, wide, _ = pixels.shape
-        refuse(
-            (
-                target_size(high, wide, ours.spec) != (high, wide),
+        if target_size(high, wide, ours.spec) != (high, wide):
+            raise UserError(
                 f"vLLM would resize this picture again, as {ours.spec.min_pixels} and "
                 f"{ours.spec.max_pixels}, the checkpoint's least and most pixels, are too close: "
-                "send pictures of another shape, or serve the checkpoint without vLLM",
+                "send pictures of another shape, or serve the checkpoint without vLLM"
             )
-        )
         png = io.BytesIO()
         Image.fromarray(pixels).save(png, "PNG", compress_level=1)
         return data_url(png.getvalue())

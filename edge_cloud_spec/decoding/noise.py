@@ -31,12 +31,16 @@ _NUMBERS = 32  # bits of a decision's number
 def decision_seed(seed: int, number: int) -> int:
     """The seed of a robot's ``number``-th decision, from the robot's ``seed``; both below 2**32.
 
-    It has 64 bits: the robot's seed, then the number. So no two decisions share one. Raises
-    ValueError.
+    It has 64 bits and contains both, so no two decisions share a seed. Raises ValueError.
     """
     if not (0 <= seed < 1 << 32 and 0 <= number < 1 << _NUMBERS):
         raise ValueError(f"seed and number have 32 bits each, not {seed} and {number}")
     return seed << _NUMBERS | number
+
+
+def seed_and_number(seed: int) -> tuple[int, int]:
+    """The inverse of ``decision_seed``."""
+    return divmod(seed, 1 << _NUMBERS)
 
 
 GOLDEN = 0x9E3779B97F4A7C15

@@ -66,17 +66,19 @@ def health_request(service: str = "") -> bytes:
 
 def check_address(address: str) -> None:
     """Raise UserError unless this is ``host:port`` or a ``unix:`` path."""
-    host, _, port = address.rpartition(":")
-    if not (
-        address.startswith("unix:")
-        or (host and port.isdecimal() and len(port) < 6 and int(port) < 2**16)
-    ):
+    if not (address.startswith("unix:") or (host_of(address) and port_of(address) >= 0)):
         raise UserError(f"the verifier's address must be HOST:PORT, not {address!r}")
 
 
 def host_of(address: str) -> str:
     """The host of a ``host:port``, without brackets."""
     return address.rpartition(":")[0].strip("[]")
+
+
+def port_of(address: str) -> int:
+    """The port of a ``host:port``; -1: it names none."""
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() and len(port) < 6 and int(port) < 2**16 else -1
 
 
 def check_free(address: str) -> None:
@@ -86,7 +88,7 @@ def check_free(address: str) -> None:
     """
     if address.startswith("unix:"):
         return
-    host, port = host_of(address), int(address.rpartition(":")[2])
+    host, port = host_of(address), port_of(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from edge_cloud_spec.decoding.accept import accept, follow
 from edge_cloud_spec.decoding.digest import PrefixDigest, request_digest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.noise import Purpose, decision_seed, uniform
+from edge_cloud_spec.decoding.noise import Purpose, decision_seed, seed_and_number, uniform
 from edge_cloud_spec.decoding.policy import MAX_GRAMMAR, SamplingPolicy, scaled_logits
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
@@ -137,7 +137,7 @@ def test_no_two_keys_share_a_draw() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_a_decisions_seed_tells_whose_and_which_it_is(seed: int, number: int) -> None:
     ours = decision_seed(seed, number)
-    assert SamplingPolicy(seed=ours) and divmod(ours, 1 << 32) == (seed, number)
+    assert SamplingPolicy(seed=ours) and seed_and_number(ours) == (seed, number)
 
 
 @pytest.mark.parametrize(("seed", "number"), [(2**32, 0), (0, 2**32), (-1, 0), (0, -1)])

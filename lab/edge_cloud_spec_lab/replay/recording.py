@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_cloud_spec.bringup.graph import Value
+from edge_cloud_spec.decoding.noise import seed_and_number
 from edge_cloud_spec.edge.events import ANSWERED
 from edge_cloud_spec.edge.runner import ids_per_token
 from edge_cloud_spec.errors import UserError
@@ -286,7 +287,7 @@ def parameters_of(
     decision: Decision, opening: Open, spec: PromptSpec | None = None
 ) -> dict[str, Value]:
     """The drafter's parameters with which this decision was made, with the verifier's ``spec``."""
-    seed, number = divmod(decision.seed, 1 << 32)
+    seed, number = seed_and_number(decision.seed)
     parameters: dict[str, Value] = {"seed": seed, "first_decision": number}
     if decision.preset:
         parameters["preset"] = decision.preset

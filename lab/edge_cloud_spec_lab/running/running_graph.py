@@ -95,16 +95,16 @@ def launch_graph(
     itself or is not ready after ``GRAPH_STARTUP_S`` seconds.
     """
     domain = free_domain()
+    here = {"ROS_DOMAIN_ID": str(domain), **this_machine()}  # for this process's nodes, too
     environment = {
-        "ROS_DOMAIN_ID": str(domain),
-        **this_machine(),
+        **here,
         "PYTHONUNBUFFERED": "1",
         ENDS_WITH_LAUNCH: str(os.getpid()),  # a node looks whether this one ended before it
         # rendering 256 x 256 pixels is not worth a thread pool beside two models
         "LP_NUM_THREADS": os.environ.get("LP_NUM_THREADS", "1"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-    os.environ.update({name: environment[name] for name in list(environment)[:2]})
+    os.environ.update(here)
     specs = config.specs
     programs = {spec.name: command(spec, config.settings) for spec in specs}
     begun = time.monotonic()
