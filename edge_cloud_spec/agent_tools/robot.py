@@ -219,8 +219,7 @@ class RobotGraph:
         finally:
             # In that thread: if one that it waited for is gone, Humble's executor calls no more.
             self._run(lambda: self._node.destroy_subscription(heard))
-        message = found[-1]
-        return encode_frame(message) if kind is Image else bytes(message.data)
+        return encode_frame(found[-1])
 
     async def find(self) -> bool:
         """Whether a navigator is there; waits for what it and the others say."""

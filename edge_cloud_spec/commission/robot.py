@@ -164,7 +164,7 @@ class RosRobot:
         came, kind = self._now(), type(message).__name__
         if self._kind in ("", kind):  # a camera that publishes both is heard once
             self._kind = kind
-            jpeg = encode_frame(message) if kind == "Image" else bytes(message.data)
+            jpeg = encode_frame(message)
             self._receive(
                 frame_of(jpeg, Time.from_msg(message.header.stamp).nanoseconds / 1e9, came)
             )

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from builtin_interfaces.msg import Time as TimeMsg
 from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
@@ -100,8 +99,8 @@ class DrafterNode(ManagedNode):
     def begin(self) -> None:
         """Subscribe to instructions, frames and the bridge's topics."""
         self._camera = CameraWatch(time.monotonic())
-        self.create_subscription(CompressedImage, COMPRESSED, self._on_compressed, SENSOR_DATA)
-        self.create_subscription(Image, RAW, self._on_image, SENSOR_DATA)
+        self.create_subscription(CompressedImage, COMPRESSED, self._on_picture, SENSOR_DATA)
+        self.create_subscription(Image, RAW, self._on_picture, SENSOR_DATA)
         self.create_subscription(NavStatus, "nav_status", self._on_status, EACH_STATE)
         if self._settings.value.loaded_dialect.tells_free_space:
             self.create_subscription(FreeSpaceMsg, "free_space", self._on_free_space, RELIABLE)
@@ -160,22 +159,16 @@ class DrafterNode(ManagedNode):
     def _on_free_space(self, message: FreeSpaceMsg) -> None:
         self._pilot.receive(FreeSpace.read(message))
 
-    def _on_compressed(self, message: CompressedImage) -> None:
-        self._see(message.header.stamp, message.data.tobytes())
-
-    def _on_image(self, message: Image) -> None:
-        stamp, jpeg, problem = message.header.stamp, None, ""
-        self._pilot.see(Time.from_msg(stamp).nanoseconds, None)  # its time, before it is encoded
+    def _on_picture(self, message: CompressedImage | Image) -> None:
+        taken, jpeg, problem = int(Time.from_msg(message.header.stamp).nanoseconds), None, ""
+        self._pilot.see(taken, None)  # its time, before it is encoded
         try:
-            if self._pilot.instruction:  # encoding costs time, and nobody else needs the frame
+            # Encoding a raw frame costs time, and without an instruction nobody needs it.
+            if self._pilot.instruction or isinstance(message, CompressedImage):
                 jpeg = encode_frame(message)
         except UserError as error:
             problem = str(error)
             self._camera_reports.add(problem, time.monotonic())
-        self._see(stamp, jpeg, problem)
-
-    def _see(self, stamp: TimeMsg, jpeg: bytes | None, problem: str = "") -> None:
-        taken = int(Time.from_msg(stamp).nanoseconds)
         self._camera.on_frame(taken, jpeg or b"", time.monotonic(), problem)
         self._pilot.see(taken, jpeg)
         if news := self._pilot.camera_clock.news():

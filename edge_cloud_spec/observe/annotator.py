@@ -74,7 +74,7 @@ class Annotator(Node):
     # Pictures
 
     def _on_compressed(self, message: CompressedImage) -> None:
-        self._draw(message.header, lambda: bytes(message.data))
+        self._draw(message.header, lambda: encode_frame(message))
 
     def _on_image(self, message: Image) -> None:
         if not self.count_publishers(self.resolve_topic_name("camera/image_raw/compressed")):

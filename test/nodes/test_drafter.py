@@ -133,15 +133,15 @@ def test_each_reason_for_which_nothing_is_decided_stands_with_the_instruction(
     stamp = node.get_clock().now().to_msg()
     raw = Image(encoding="yuv422", width=2, height=2, step=4, data=bytes(8))
     raw.header.stamp = stamp
-    node._on_image(raw)
+    node._on_picture(raw)
     assert "encoding 'yuv422'" in told()
-    node._on_compressed(CompressedImage(data=frame()))
+    node._on_picture(CompressedImage(data=frame()))
     assert "header.stamp is 0" in told()
 
     def told_of_good_pictures() -> str:
         picture = CompressedImage(data=frame())
         picture.header.stamp = node.get_clock().now().to_msg()
-        node._on_compressed(picture)
+        node._on_picture(picture)
         return told()
 
     assert "stamp" not in told_of_good_pictures()
@@ -180,17 +180,21 @@ DRAFTER, TOPIC = "/robot1/drafter", f"/robot1/{CAMERA}"
         ("32FC1", 32, "which is a depth camera's"),
         ("rgb8", 0, "has rows of 0 bytes"),
         ("rgb8", 24, ""),
+        ("16UC1; png compressed ", 0, "which is a depth camera's"),
+        ("rgb8; jpeg compressed bgr8", 0, ""),
     ],
 )
-def test_why_a_raw_picture_is_refused_is_told_on_instruction_status(
+def test_why_a_picture_is_refused_is_told_on_instruction_status(
     node: DrafterNode, encoding: str, step: int, why: str
 ) -> None:
     told: list[GoalStatus] = []
     node._topics.publish_status = told.append  # type: ignore[method-assign]
     node._on_instruction(String(data="find the blue box"))
-    raw = Image(width=8, height=4, encoding=encoding, step=step, data=bytes(4 * step))
-    raw.header.stamp = node.get_clock().now().to_msg()
-    node._on_image(raw)
+    picture = Image(width=8, height=4, encoding=encoding, step=step, data=bytes(4 * step))
+    if "compressed" in encoding:
+        picture = CompressedImage(format=encoding, data=frame())
+    picture.header.stamp = node.get_clock().now().to_msg()
+    node._on_picture(picture)
     node.diagnose()
     assert told[-1].state == "following" and bool(told[-1].detail) == bool(why)
     assert why in told[-1].detail, told[-1]

@@ -221,6 +221,29 @@ def test_a_raw_frame_of_16_bits_keeps_its_higher_8_and_what_is_no_picture_is_nam
             encode_frame(SimpleNamespace(**(vars(raw) | changes)))
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        *((said, "") for said in ("", "jpeg", "png", "rgb8; jpeg compressed bgr8")),
+        *((said, "") for said in ("mono16; png compressed ", "bayer_rggb8; jpeg compressed bgr8")),
+        ("16UC1; png compressed ", "a depth camera's"),
+        ("16UC1; compressedDepth png", "a depth camera's"),
+        ("32FC1; compressedDepth rvl", "a depth camera's"),
+        ("bayer_rggb8; jpeg compressed ", "a sensor's mosaic"),
+        ("bayer_gbrg16; png compressed ", "a sensor's mosaic"),
+    ],
+)
+def test_a_compressed_frame_is_refused_for_what_the_raw_one_was(said: str, why: str) -> None:
+    compressed: Any = SimpleNamespace(format=said, data=b"the picture")
+    if not why:
+        assert encode_frame(compressed) == b"the picture"
+        return
+    raw: Any = SimpleNamespace(encoding=said.partition(";")[0])
+    for message in (compressed, raw):
+        with pytest.raises(UserError, match=why):
+            encode_frame(message)
+
+
 FINE, PRESSED = (
     NavigatorStatus("idle", "-", "started"),
     NavigatorStatus("stopped", "-", "e_stop is on", code=NavCode.E_STOP),

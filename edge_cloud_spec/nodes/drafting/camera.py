@@ -22,29 +22,42 @@ from ..endpoints import Endpoint, endpoints_of
 
 if TYPE_CHECKING:
     from rclpy.node import Node
-    from sensor_msgs.msg import Image
+    from sensor_msgs.msg import CompressedImage, Image
 
 # Bytes of a pixel, by encoding.
 _WIDTHS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "8UC1": 1, "mono16": 2}
 _DEPTHS = ("16UC1", "32FC1")
 
 
-def encode_frame(message: Image) -> bytes:
-    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
-    width = _WIDTHS.get(message.encoding)
-    if message.encoding in _DEPTHS:
+def encode_frame(message: Image | CompressedImage) -> bytes:
+    """The bytes of a compressed frame, or a JPEG of a raw one, encoded once for robot and cloud.
+
+    UserError: it is no picture, or cannot be read. What image_transport compressed is judged by
+    what it was before: its ``format`` is ``rgb8; jpeg compressed bgr8``.
+    """
+    is_compressed = hasattr(message, "format")
+    said = message.format if is_compressed else message.encoding
+    encoding, _, converted = said.partition(";")
+    if encoding in _DEPTHS:
         raise UserError(
-            f"camera frames have encoding {message.encoding!r}, which is a depth camera's: "
+            f"camera frames have encoding {encoding!r}, which is a depth camera's: "
             "name the topic of the colour camera (camera:=)"
         )
-    if width is None:
+    if encoding.startswith("bayer_") and "bgr" not in converted:
         raise UserError(
-            f"camera frames have encoding {message.encoding!r:.40}; "
+            f"camera frames have encoding {encoding!r:.40}, which is a sensor's mosaic, also when "
+            "it is compressed: have the driver publish rgb8, or start image_proc's debayer node"
+        )
+    if is_compressed:
+        return bytes(message.data)
+    if (width := _WIDTHS.get(encoding)) is None:
+        raise UserError(
+            f"camera frames have encoding {encoding!r:.40}; "
             f"publish {', '.join(_WIDTHS)}, or compressed frames"
         )
     check_size(message.width, message.height, MAX_SIDE**2)  # only the model knows how many pixels
     row, size = message.width * width, len(message.data)
-    shape = f"a camera frame of {message.width}x{message.height} {message.encoding}"
+    shape = f"a camera frame of {message.width}x{message.height} {encoding}"
     if message.step < row:
         raise UserError(
             f"{shape} has rows of {message.step} bytes (its step), not {row}: its driver is wrong, "
@@ -55,9 +68,9 @@ def encode_frame(message: Image) -> bytes:
     data = np.frombuffer(message.data, np.uint8)[: message.step * message.height]
     pixels = data.reshape(message.height, message.step)[:, :row]
     pixels = pixels.reshape(message.height, message.width, width)
-    if message.encoding.startswith("bgr"):
+    if encoding.startswith("bgr"):
         pixels = pixels[..., [2, 1, 0]]
-    if message.encoding == "mono16":
+    if encoding == "mono16":
         pixels = pixels[..., [0 if message.is_bigendian else 1]]  # the higher byte
     encoded = io.BytesIO()
     picture = Picture.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3])

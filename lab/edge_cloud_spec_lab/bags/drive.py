@@ -43,7 +43,7 @@ def recording_of(
             recording.poses.append((now, pose.x, pose.y, yaw))
             recording.stamps.append((seconds_of(message.header.stamp), now))
         elif name == "camera":
-            jpeg = bytes(message.data) if hasattr(message, "format") else encode_frame(message)
+            jpeg = encode_frame(message)
             recording.frames.append(frame_of(jpeg, seconds_of(message.header.stamp), now))
         else:
             if now - commanded > COMMAND_GAP_S and not is_still(recording.commands[-1][1:]):

@@ -181,7 +181,7 @@ class _Reading:
         if not self.instruction or at - self.last < self.choice.every:
             return
         try:
-            jpeg = encode_frame(message) if _is_raw(message) else message.data.tobytes()
+            jpeg = encode_frame(message)
             check_picture(jpeg)
         except UserError as error:  # a live camera's would be passed over, too
             self.problem = self.problem or (
