@@ -162,17 +162,19 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def plain(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
-    """The same picture for another program's decoder, which may ignore EXIF's orientation and clip
-    16 bits: these bytes if it has neither, else a new JPEG. Raises UserError as ``decode_image``.
+    """The same picture for another program's decoder, which may ignore EXIF's orientation, clip 16
+    bits, show what is transparent in white, or read no CMYK: these bytes if it is upright, of 8
+    bits, and in colour or grey; else new ones. Raises UserError as ``decode_image``.
     """
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-            if _turned(image) is None and not _is_deep(image):
+            if _turned(image) is None and image.mode in ("RGB", "L"):
                 return data
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         pass  # said below
     encoded = io.BytesIO()
-    decode_image(data, max_pixels).save(encoded, "JPEG", quality=95)
+    kind = "JPEG" if data.startswith(b"\xff\xd8") else "PNG"
+    decode_image(data, max_pixels).save(encoded, kind, quality=95)
     return encoded.getvalue()
 
 

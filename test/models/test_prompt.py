@@ -249,6 +249,20 @@ def test_of_16_bits_the_higher_8_are_seen() -> None:
     assert np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).mean() > 250  # Pillow's own
 
 
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("CMYK", "JPEG"), *((mode, "PNG") for mode in ("RGBA", "LA", "P", "1"))]
+)
+def test_another_program_is_given_what_every_decoder_shows_alike(mode: str, kind: str) -> None:
+    image = decode_image(jpeg(0, 40, 24)).convert("L" if mode == "LA" else "RGB").convert(mode)
+    if mode in ("RGBA", "LA"):
+        image.putalpha(0)  # as some simulators leave it; a decoder may paint it white
+    data = saved(image, kind)
+    others = Image.open(io.BytesIO(plain(data)))
+    assert others.mode == "RGB" and Image.open(io.BytesIO(data)).mode == mode
+    apart = np.asarray(others, int) - np.asarray(decode_image(data), int)
+    assert np.abs(apart).mean() < 8
+
+
 def test_a_frame_of_a_common_camera_is_taken_and_more_where_the_model_can_use_it() -> None:
     for frame in (jpeg(0, 1920, 1080), png(2048, 1024), png(1080, 1920)):
         assert decode_image(frame).width >= 1080
