@@ -129,9 +129,9 @@ def picture_of(url: Any, small: bool, where: str) -> Picture:
     try:
         data = base64.b64decode(url[found.end() :], validate=True)
     except ValueError:
-        raise ApiError(f"{where} is no base64", where) from None
+        raise ApiError(f"{where} is no base64 in one line, with its padding (=)", where) from None
     if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
-        raise Unserved(f"{where} is neither a JPEG nor a PNG", where)
+        raise Unserved(f"{where} is neither a JPEG nor a PNG: convert it", where)
     if not small:
         return Picture.of(data)
     try:

@@ -110,7 +110,7 @@ def _messages(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], dict[int, d
         if message.role == TOOL and not any("tool_calls" in more[before] for before in range(at)):
             text = f"messages[{at}] is a tool's result, and no message before it has tool_calls"
             raise ApiError(text, "messages")
-        if message.role != ASSISTANT and not message.contents:
+        if message.role not in (ASSISTANT, TOOL) and not message.contents:
             raise ApiError(f"messages[{at}] is empty: leave it out", "messages")
     if messages[-1].role not in (USER, TOOL):
         text = "a request ends with a message of the user, or with a tool's result: add one"
@@ -170,7 +170,8 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
     called = given
     if choice != "required":
         if choice.get("type") != "function":
-            raise Unserved(f"tool_choice of type {choice.get('type')!r:.80}", "tool_choice")
+            text = f"tool_choice has the type {choice.get('type')!r:.80}: only a function is named"
+            raise Unserved(text, "tool_choice")
         function = object_of(choice.get("function"), "tool_choice.function")
         called = [each for each in given if each["function"]["name"] == function.get("name")]
     if not called:

@@ -58,6 +58,7 @@ CHATS = {
     "two results": [ASK, CALLS, RESULT, RESULT],
     "words and a call": [ASK, SAYS, RESULT],
     "a question after it": [said(shown(jpeg(1))), CALLS, RESULT, SAYS, RESULT, RESULT, ASK],
+    "a result that says nothing": [ASK, SAYS, RESULT | {"content": ""}],
     "an answer in between": [ASK, CALLS, RESULT, said("a box", role="assistant"), ASK],
 }
 
