@@ -238,7 +238,7 @@ class EdgeDecoder:
         if self._base is None or self._cloud_base is None or self._base == self._cloud_base:
             return []
         text = "robot and cloud make different prompts of the same request"
-        advice = "give both the same tokenizer and image processor"
+        advice = "give both the same tokenizer and image processor, and the right date"
         return self._rounds.close(Code.PROMPT_MISMATCH, f"{text}; {advice}")
 
     # The session: opened, resumed on a new stream, or opened again after a loss

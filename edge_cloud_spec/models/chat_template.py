@@ -6,7 +6,7 @@ A template comes with a checkpoint, and on a robot from the cloud: it is code th
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
 
@@ -71,7 +71,8 @@ def _refuse(message: str) -> None:
 
 
 def _now(form: str) -> str:
-    return datetime.now().strftime(form)
+    # A robot and a cloud of two time zones must render the same prompt.
+    return datetime.now(timezone.utc).strftime(form)
 
 
 def _json(

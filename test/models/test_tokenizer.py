@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -19,7 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models import EMBEDDED, FLATS
+from edge_cloud_spec.models import EMBEDDED, FLATS, chat_template
 from edge_cloud_spec.models.tokenizer import (
     TextStream,
     Tokenizer,
@@ -323,6 +325,26 @@ def test_a_chat_template_renders_as_in_transformers(
         for each in both("published")
     )
     assert ours == theirs and ours
+
+
+def test_a_date_in_a_chat_template_is_the_same_in_every_time_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.fromtimestamp(86_400.0 * 20_000 + 43_200.0, tz)
+
+    monkeypatch.setattr(chat_template, "datetime", Clock)
+    rendered, local = set(), set()
+    for zone in ("UTC", "AHEAD-14", "BEHIND+12"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        rendered.add(chat_template.compiled("{{ strftime_now('%d %b %Y') }}").render())
+        local.add(Clock.now().strftime("%d"))
+    monkeypatch.undo()
+    time.tzset()
+    assert rendered == {"04 Oct 2024"} and len(local) == 2
 
 
 @pytest.mark.parametrize("name", REFUSED)
