@@ -203,6 +203,9 @@ def missing(directory: Path, name: str) -> UserError:
             f"the weights in {directory} are in {others[0].name}, and that format may run code: "
             "load them with transformers, and give the directory of its save_pretrained"
         )
+    places = (place for at in ("*", "snapshots/*") for place in directory.glob(f"{at}/{name}"))
+    if name == "config.json" and (below := sorted(places)):  # a folder of the hub's cache is so
+        return UserError(f"{directory} holds no model, but {below[0].parent} may: give that one")
     return UserError(
         f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
     )
