@@ -419,7 +419,7 @@ class VllmModels(ModelRunner):
     @staticmethod
     def _cuts(policy: SamplingPolicy) -> bool:
         """Whether top-k or top-p apply. Tokens are excluded before, which changes their result."""
-        return policy.temperature > 0 and (policy.top_k > 0 or policy.top_p < 1)
+        return policy.temperature > 0 and policy.truncates
 
     def _wants_rows(self, opening: Open) -> bool:
         return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)

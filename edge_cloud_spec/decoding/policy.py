@@ -46,6 +46,11 @@ class SamplingPolicy:
             error=ValueError,
         )
 
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens that the grammar allows may be removed, too."""
+        return self.top_k > 0 or self.top_p < 1
+
 
 GREEDY = SamplingPolicy()
 

@@ -40,7 +40,7 @@ def screened_token(logits: Logits, policy: SamplingPolicy, position: int) -> int
     check_top(logits[best])
     if policy.temperature == 0:
         return best
-    if policy.top_k or policy.top_p < 1:
+    if policy.truncates:
         ids = screened_support(logits, policy)
     else:
         ids = _loudest_few(logits, best, policy, position)
@@ -160,7 +160,7 @@ def screened_distribution(logits: Logits, policy: SamplingPolicy) -> TokenDistri
         return distribution_of(logits, policy)
     with np.errstate(over="ignore"):
         lowest = (np.float64(logits.min()) - np.float64(logits[best])) / temperature
-    if policy.top_k or policy.top_p < 1 or lowest == -np.inf:
+    if policy.truncates or lowest == -np.inf:
         ids = screened_support(logits, policy)
         probabilities = softmax(_scaled(logits[ids], logits[best], temperature)).astype(np.float32)
         return TokenDistribution(probabilities, ids if len(ids) < len(logits) else None)

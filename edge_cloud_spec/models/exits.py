@@ -94,7 +94,7 @@ class ExitPredictor:
         policy = self._policy
         if policy.temperature == 0:
             return logits
-        if policy.top_k or policy.top_p < 1:
+        if policy.truncates:
             return torch.from_numpy(scaled_logits(logits.cpu().numpy(), policy))
         return logits / policy.temperature
 

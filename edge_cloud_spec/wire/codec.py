@@ -209,18 +209,12 @@ def _parsed(message: M, body: bytes) -> M:
 
 
 def _write_open(opening: Open) -> pb.Open:
-    policy, split, generation = opening.policy, opening.split, opening.generation
+    split, generation = opening.split, opening.generation
     return pb.Open(
         protocol=opening.protocol,
         oldest_protocol=opening.oldest_protocol,
         nonce=opening.nonce,
-        policy=pb.Policy(
-            temperature=policy.temperature,
-            top_k=policy.top_k,
-            top_p=policy.top_p,
-            seed=policy.seed,
-            grammar=policy.grammar,
-        ),
+        policy=pb.Policy(**vars(opening.policy)),
         rule=opening.rule,
         payload=opening.payload,
         tokenizer_digest=opening.tokenizer_digest,

@@ -43,7 +43,11 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "begin_suppress_tokens": ids,
 }
 policies = st.builds(
-    SamplingPolicy, st.sampled_from([0.0, 0.0, 0.9, 30.0]), seed=st.integers(0, 99)
+    SamplingPolicy,
+    st.sampled_from([0.0, 0.0, 0.9, 30.0]),
+    st.sampled_from([0, 0, 3, 300]),
+    st.sampled_from([1.0, 1.0, 0.6]),
+    st.integers(0, 99),
 )
 
 

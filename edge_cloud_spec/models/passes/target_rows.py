@@ -80,7 +80,7 @@ class TensorRows:
         check_top(np.array(top))
         if policy.temperature == 0:
             return int(best)
-        if policy.top_k or policy.top_p < 1:
+        if policy.truncates:
             return screened_token(on_host(row), policy, position)
         with torch.inference_mode():
             return _coupled_token(row, top, policy, position)
@@ -89,7 +89,7 @@ class TensorRows:
         """The target's distribution P after this node."""
         row, top, _ = self._row(node)
         check_top(np.array(top))
-        whole = policy.temperature == 0 or policy.top_k or policy.top_p < 1
+        whole = policy.temperature == 0 or policy.truncates
         if whole or policy.temperature * MAX_INVERSE_TEMPERATURE < 1 or not row.min().isfinite():
             return screened_distribution(on_host(row), policy)
         with torch.inference_mode():

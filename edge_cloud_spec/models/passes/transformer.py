@@ -76,9 +76,8 @@ class Transformer:
         if lacking := lacking | {"dynamic", "longrope"} & {rotary.rope_type}:
             raise UserError(
                 f"the model asks for {', '.join(lacking)}, which is not implemented: set "
-                "use_sliding_window to false or sliding_window to null in its config.json, or "
-                "leave out the type of rope_scaling, if your prompts are shorter than where they "
-                "begin"
+                "sliding_window to null in its config.json, or leave out the type of "
+                "rope_scaling, if your prompts are shorter than where they begin"
             )
         self.heads: int = heads
         like = next(index for index, each in enumerate(layers) if hasattr(each, "self_attn"))

@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from edge_cloud_spec.decoding.grammar import Grammar
 from edge_cloud_spec.decoding.noise import gumbel
@@ -51,13 +56,18 @@ class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
 
     def __init__(self, policy: SamplingPolicy, vocabulary: int, prompt_length: int) -> None:
         self._policy, self._vocabulary, self._start = policy, vocabulary, prompt_length
+        self._kept = LogitsProcessorList()
+        if policy.top_k:
+            self._kept.append(TopKLogitsWarper(policy.top_k))
+        if policy.top_p < 1:
+            self._kept.append(TopPLogitsWarper(policy.top_p))
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         position = input_ids.shape[1] - self._start
         noise = gumbel(self._policy.seed, position, np.arange(self._vocabulary))
         tempered = scores[:, : self._vocabulary].double() / self._policy.temperature
         noisy = torch.full_like(scores, -torch.inf, dtype=torch.float64)
-        noisy[:, : self._vocabulary] = tempered + torch.from_numpy(noise)
+        noisy[:, : self._vocabulary] = self._kept(input_ids, tempered) + torch.from_numpy(noise)
         return noisy
 
 

@@ -59,14 +59,11 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
             "earlier frames": decision.remembered,
             "rest of the messages": messages_digest(others, opening.after).hex()[:8],
             "rule": opening.rule,
-            "temperature": policy.temperature,
-            "top_k": policy.top_k,
-            "top_p": policy.top_p,
-            "grammar": policy.grammar,
+            **vars(policy),
             "max_tokens": longest_answer(opening, spec),
         }
-        if policy.temperature:
-            found["seed"] = policy.seed
+        if not policy.temperature:
+            del found["seed"]
     return found
 
 

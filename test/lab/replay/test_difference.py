@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from edge_cloud_spec.decoding.noise import decision_seed
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.edge.verifier_memory import VerifierMemory
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.byte_drafter import BYTES_DIGEST
@@ -20,7 +22,7 @@ from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.request import messages_digest
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.frames import Head, client_bytes
-from edge_cloud_spec.wire.messages import Open
+from edge_cloud_spec.wire.messages import Open, base_digest
 from edge_cloud_spec_lab.harness.toy import spec_of
 from edge_cloud_spec_lab.replay.difference import reasons
 from edge_cloud_spec_lab.replay.recording import opening_of, parameters_of
@@ -52,6 +54,36 @@ def run(opening: Open, preset: str = "dsd", **run_info: str) -> tuple[RunLog, De
 def test_what_the_words_depend_on_is_named(was: Open, changes: dict[str, Any], why: str) -> None:
     found = reasons(run(was), run(replace(was, **changes)))
     assert found.startswith(why) and ";" not in found
+
+
+SAMPLING: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_k": 7,
+    "top_p": 0.5,
+    "seed": 3,
+    "grammar": 'start: "yes" | "no"',
+}
+
+
+def test_each_option_of_sampling_has_its_value_here() -> None:
+    assert set(SAMPLING) == {each.name for each in fields(SamplingPolicy)}
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_an_option_of_sampling_reaches_the_cloud_and_comes_back_in_a_replay(name: str) -> None:
+    """A default in its place would be what nobody asked for, and no error would say so."""
+    given = {"rule": "coupled", name: SAMPLING[name]}
+    policy = DecodeOptions.of(given).settings.policy
+    assert getattr(policy, name) == given[name] != getattr(SamplingPolicy(), name)
+    usual = replace(
+        GREEDY, rule="coupled", policy=DecodeOptions.of({"rule": "coupled"}).settings.policy
+    )
+    asked = replace(usual, policy=policy)
+    decision = replace(run(asked)[1], seed=decision_seed(3, 1))
+    assert opening_of(decision).policy == policy
+    assert base_digest(asked, b"", b"") != base_digest(usual, b"", b"")
+    assert reasons(run(usual), run(asked)).startswith(f"the {name} is ")
+    assert ({"rule": "coupled"} | parameters_of(decision, asked))[name] == given[name]
 
 
 @pytest.mark.parametrize(
