@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..instruction import check_instruction, known_instructions
 from ..models.load_drafter import DraftModelSettings, load_drafter
-from ..request import Message, Request
+from ..request import Message, Part, Request
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.messages import END
 from .client import ClientSettings, VerifierClient
@@ -165,6 +165,12 @@ def _request_of(messages: Sequence[Message] | Request) -> Request:
     """The request; of plain messages one that a later list may go on from."""
     if isinstance(messages, Request):
         return messages
+    made = isinstance(messages, Sequence) and all(isinstance(each, Message) for each in messages)
+    if not made or not all(isinstance(part, Part) for each in messages for part in each.parts):
+        raise UserError(
+            "messages are a list of Message, each with a tuple of texts and pictures, as in "
+            "[Message('user', (Picture.of(jpeg), 'what is ahead?'))]"
+        )
     return Request(tuple(messages), continues=True)
 
 

@@ -172,6 +172,30 @@ def test_an_instruction_that_cannot_be_used_is_refused_and_nothing_is_left_over(
     assert decoder.decode(jpeg(1), IT).text
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "what is ahead?",
+        {"role": "user", "content": "what is ahead?"},
+        [{"role": "user", "content": "what is ahead?"}],
+        [Message("user", (b"a picture",))],  # type: ignore[arg-type]
+        [Message("user", ({"type": "text"},))],  # type: ignore[arg-type]
+        Message("user", ("what is ahead?",)),
+        None,
+    ],
+)
+def test_what_is_no_list_of_messages_is_told_how_one_is_written(
+    decoder: PictureDecoder, messages: Any
+) -> None:
+    told = pytest.raises(UserError, match=r"messages are a list of Message, .* \[Message\(")
+    with told:
+        Decoder.decode(decoder, messages)
+    with told:
+        list(Decoder.stream(decoder, messages))
+    with told:
+        Decoder.score(decoder, messages, ("yes",))
+
+
 # The names
 
 
