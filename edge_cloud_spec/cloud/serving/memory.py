@@ -8,7 +8,7 @@ import os
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
 MAPPED_BYTES = 2**20  # a buffer of more is mapped by itself, and given back when it is freed
 HEAPS = 2  # for all threads; by default eight a core, each of which keeps its own fragments
-KERNELS_KEPT = 128  # of oneDNN, one for each shape of a product: some 170 kB each, by default 1,024
+KERNELS_KEPT = 64  # of oneDNN, one for each shape of a product: some 170 kB each, by default 1,024
 
 
 def bound_memory() -> None:
