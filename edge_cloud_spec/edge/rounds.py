@@ -270,7 +270,6 @@ class Rounds:
 
     def follow(self, now: float) -> list[Effect]:
         """Await the verdicts of a server that generates because ``Open`` asked for it."""
-        self._round = replace(self._round, sent=now)
         self.request = None
         self._await_generated(now)
         return self._take_early(now)
@@ -504,7 +503,6 @@ class Rounds:
         if plan.leads or (ready and self._drafts.pushed_at(self.answer.digest)):
             return [*(self._send(ready, now) if ready else []), *self._drafts.work()]
         work = self._drafts.work()
-        self._round = replace(self._round, sent=now)
         self._await_generated(now)
         return [*work, *self.pending()]
 
@@ -588,6 +586,7 @@ class Rounds:
     # The server generates
 
     def _await_generated(self, now: float) -> None:
+        self._round = replace(self._round, sent=now)
         here, resampled = self.answer.digest, self.answer.resampled
         if resampled is None:
             request = Generate(here, server_generation(self._preset))
@@ -599,7 +598,6 @@ class Rounds:
     def _let_generate(self, now: float) -> list[Effect]:
         """After a verdict on server generation: await the next, or draft as planned."""
         self._round = self._round.begun(now, ready=True)
-        self._round = replace(self._round, sent=now)
         self._heard_at = now - self._measures.one_way.value
         self._await_generated(now)
         drafts = self.mode is Mode.FOLLOWING or self._planner.rests

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -25,10 +25,10 @@ from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
 from ..decoding.target_rows import LogitRows
 from ..errors import UserError
-from ..lookup import Lookups
+from ..lookup import AnswerLookup, Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
-from ..models.drafter import ALL_ROWS
+from ..models.drafter import ALL_ROWS, Drafter, DraftPrefill, DraftSession
 from ..models.prompt import PromptSpec, logits_processors, text_tokens
 from ..models.tokenizer import TextStream
 from ..request import Request
@@ -70,10 +70,6 @@ from .events import (
 from .measures import DecodeStats, Measures
 from .rounds import server_generation
 from .verifier_memory import VerifierMemory
-
-if TYPE_CHECKING:
-    from ..lookup import AnswerLookup
-    from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
 ROWS_A_STEP = 512  # of a prompt that the robot's model reads alone; then it looks who waits

@@ -18,10 +18,9 @@ from ..decoding.propose import FinishedDraft, Growth, ProposalConfig, candidates
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.shape import Branch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the robot's nodes without a model read this module, too
     from ..lookup import AnswerLookup
     from .drafter import DraftSession, OnLayer
-
 
 Path = tuple[int, ...]  # tokens after the verified prefix
 

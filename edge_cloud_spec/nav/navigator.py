@@ -312,21 +312,21 @@ class Navigator:
         ahead = camera_clock(words.camera_offset, self.odometer.clock_offset)
         if (settled := self._sequencer.receive(words, now, ahead)) is None:
             return []
-        if settled.action is not None:
+        if settled.reading.action is not None:
             self._took.append(now - self._frame_time(settled).taken)
         return self._decide(settled, now)
 
     def _decide(self, settled: HeardAnswer, now: float) -> list[Effect]:
         self._latest = settled.words.request
-        problem = settled.problem or self._objection(settled, now)
-        if problem or settled.action is None:
+        problem = settled.reading.problem or self._objection(settled, now)
+        if problem or settled.reading.action is None:
             return self._refuse(settled, problem)
-        if settled.action.verb == "stop":
-            return self._stop(settled, settled.action)
-        turned = MOVE_TURN_RAD if settled.action.verb == "move" else FRAME_AWAY_RAD
+        if settled.reading.action.verb == "stop":
+            return self._stop(settled, settled.reading.action)
+        turned = MOVE_TURN_RAD if settled.reading.action.verb == "move" else FRAME_AWAY_RAD
         if self.odometer.moved_away(self._frame_time(settled).at, turned):
             return self._give_way(settled)
-        return self._start(settled, settled.action, now)
+        return self._start(settled, settled.reading.action, now)
 
     def _refuse(self, settled: HeardAnswer, problem: str) -> list[Effect]:
         """Refuse an action; a current motion continues."""
@@ -375,7 +375,7 @@ class Navigator:
         frame = self._frame_time(settled)
         if problem := frame.problem(self.settings, now):
             return problem
-        if settled.action is not None and settled.action.verb == "stop":
+        if settled.reading.action is not None and settled.reading.action.verb == "stop":
             return ""  # a stop is safe, whenever it was decided
         if self._run is not None and not (settled.verified and self._drives_on(self._run, now)):
             return "the robot moves, and nothing else is decided now"

@@ -38,7 +38,6 @@ from .decision_loop import (
     EXPLAIN_FULL,
     EXPLAIN_UNTIL_NEXT,
     SAME_PICTURE,
-    Answered,
     Decide,
     DecisionLoop,
     Ended,
@@ -379,7 +378,7 @@ class Pilot:
             )
             self._publish(said)
             if not reason:
-                self.receive(Answered(reading.action))
+                self.receive(reading)
 
         try:
             self._in_cloud = True  # set first, so that a link lost meanwhile ends the decision
