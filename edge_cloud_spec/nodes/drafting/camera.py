@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image as Picture
 
-from ...errors import UserError
+from ...errors import UserError, refuse
 from ...health import Health, Level
 from ...models.image import MAX_SIDE, check_size, decode_image, is_black
 from ...nav.clock_offset import clock_sentence
@@ -31,27 +31,33 @@ _DEPTHS = ("16UC1", "32FC1")
 
 def encode_frame(message: Image) -> bytes:
     """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
-    width = _WIDTHS.get(message.encoding)
-    if message.encoding in _DEPTHS:
-        raise UserError(
+    width = _WIDTHS.get(message.encoding, 0)
+    refuse(
+        (
+            message.encoding in _DEPTHS,
             f"camera frames have encoding {message.encoding!r}, which is a depth camera's: "
-            "name the topic of the colour camera (camera:=)"
-        )
-    if width is None:
-        raise UserError(
+            "name the topic of the colour camera (camera:=)",
+        ),
+        (
+            not width,
             f"camera frames have encoding {message.encoding!r:.40}; "
-            f"publish {', '.join(_WIDTHS)}, or compressed frames"
-        )
+            f"publish {', '.join(_WIDTHS)}, or compressed frames",
+        ),
+    )
     check_size(message.width, message.height, MAX_SIDE**2)  # only the model knows how many pixels
     row, size = message.width * width, len(message.data)
     shape = f"a camera frame of {message.width}x{message.height} {message.encoding}"
-    if message.step < row:
-        raise UserError(
+    refuse(
+        (
+            message.step < row,
             f"{shape} has rows of {message.step} bytes (its step), not {row}: its driver is wrong, "
-            "or publish compressed frames"
-        )
-    if size < message.step * message.height:
-        raise UserError(f"{shape} holds only {size} bytes: it is truncated")
+            "or publish compressed frames",
+        ),
+        (
+            size < message.step * message.height,
+            f"{shape} holds only {size} bytes: it is truncated",
+        ),
+    )
     data = np.frombuffer(message.data, np.uint8)[: message.step * message.height]
     pixels = data.reshape(message.height, message.step)[:, :row]
     pixels = pixels.reshape(message.height, message.width, width)
