@@ -40,7 +40,7 @@ from .events import (
     Tilt,
     Words,
 )
-from .motion import JUMP_EXTRA, STEP_BLOCKED, Motion
+from .motion import JUMP_EXTRA, STEP_BLOCKED, Motion, MotionEnd
 from .obstacles import Obstacles
 from .odometer import FRAME_AWAY_RAD, MOVED_AWAY, Odometer
 from .plausibility import STOP_SETTLES_S, Plausibility
@@ -542,11 +542,11 @@ class Navigator:
             return self._end(f"gave up {run.action}: {self.odometer.missing(now)}")
         chosen = run.detour.chosen if run.detour is not None else ()
         if run.closed_loop and self.odometer.track.falters(now):
-            step = run.motion.wait(now)
+            step: Drive | MotionEnd = run.motion.wait(now)
         else:
             pose = self.odometer.track.newest if run.closed_loop else None
             step = run.motion.step(now, pose, lambda wanted: self.obstacles.slowed(wanted, now))
-        if step.done:
+        if isinstance(step, MotionEnd):
             return self._finish(run, step.problem, now, step.short)
         if now >= run.expiry:
             self._refused["expired"] += 1
@@ -556,8 +556,7 @@ class Navigator:
             self._free_at = now
         elif now - self._free_at >= OBSTACLE_WAIT_S:
             return self._finish(run, STEP_BLOCKED, now)
-        drive = Drive(step.velocity, min(run.expiry, now + COMMAND_PERIOD_S), now + step.lasts)
-        effects: list[Effect] = [drive]
+        effects: list[Effect] = [replace(step, until=min(run.expiry, step.until))]
         if run.detour is not None and run.detour.chosen is not chosen:
             effects.append(GoAround(run.detour.chosen, self.settings.obstacles.strip))
         state = self.status.state
