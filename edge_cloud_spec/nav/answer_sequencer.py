@@ -67,8 +67,10 @@ class AnswerSequencer:
             misplaced = "repeated" if words.position < answer.next else "out_of_order"
             self.counts[misplaced if is_newest else "stale"] += 1
             ends = is_newest and words.finished and not answer.reading.settled
-            missing = ends and words.position > answer.next
-            return _settle(answer, Reading(problem="words of it are missing")) if missing else None
+            if not ends or words.position < answer.next:
+                return None
+            answer.reading = Reading(problem="words of it are missing")
+            return answer
         settled = self._go_on(answer, words)
         if is_newest or (settled is not None and settled.reading.action == STOP_ACTION):
             return settled
@@ -80,17 +82,10 @@ class AnswerSequencer:
         answer.verified &= words.verified
         if answer.reading.settled:
             return None
-        reading, text = words.reading, words.answer
-        if reading.settled:
-            return _settle(answer, reading)
-        if words.finished or len(text) > MAX_CHARACTERS:
+        answer.reading, text = words.reading, words.answer
+        if not answer.reading.settled and (words.finished or len(text) > MAX_CHARACTERS):
             why = _WHY_NONE.get(words.finish_reason, f"no decision ({words.finish_reason})")
-            if not text and words.finish_reason not in ("", *COMPLETE):
-                return _settle(answer, Reading(problem=why), failed=True)
-            return _settle(answer, Reading(problem=f"{text[:80]!r} ends without an action"))
-        return None
-
-
-def _settle(answer: HeardAnswer, reading: Reading, failed: bool = False) -> HeardAnswer:
-    answer.reading, answer.failed = reading, failed
-    return answer
+            answer.failed = not text and words.finish_reason not in ("", *COMPLETE)
+            none = f"{text[:80]!r} ends without an action"
+            answer.reading = Reading(problem=why if answer.failed else none)
+        return answer if answer.reading.settled else None
