@@ -40,10 +40,11 @@ def screened_token(logits: Logits, policy: SamplingPolicy, position: int) -> int
     check_top(logits[best])
     if policy.temperature == 0:
         return best
-    if policy.top_k or policy.top_p < 1:
-        ids = screened_support(logits, policy)
-    else:
-        ids = _loudest_few(logits, best, policy, position)
+    ids = (
+        screened_support(logits, policy)
+        if policy.top_k or policy.top_p < 1
+        else _loudest_few(logits, best, policy, position)
+    )
     return int(ids[_scores(logits, best, ids, policy, position).argmax()])
 
 
