@@ -9,7 +9,7 @@ import numpy as np
 
 from .decoding.draft import Draft
 from .decoding.target_rows import TargetRows
-from .errors import UserError
+from .errors import UserError, refuse
 from .lookup import tree_of
 from .request import Request
 
@@ -40,10 +40,16 @@ def candidates_of(
     """The candidates of a request, for a vocabulary of this size. A whole one ends with an end
     token, whichever it is. most: nodes of the tree. Raises UserError."""
     written = [tuple(tokens_of(text)) for text in request.candidates]
-    if not written or not all(written) or max(map(max, written)) >= vocabulary:
-        raise UserError("each candidate must be a text in the common vocabulary: give others")
-    if len({*written}) < len(written):
-        raise UserError("two candidates have the same tokens: leave one of them out")
+    refuse(
+        (
+            not written or not all(written) or max(map(max, written)) >= vocabulary,
+            "each candidate must be a text in the common vocabulary: give others",
+        ),
+        (
+            len({*written}) < len(written),
+            "two candidates have the same tokens: leave one of them out",
+        ),
+    )
     ends = [(token,) for token in end_tokens] if request.whole else [()]
     paths = [[(*tokens, *end) for end in ends] for tokens in written]
     tree = tree_of(path for each in paths for path in each)

@@ -23,7 +23,7 @@ from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 
 from ..bringup.graph import camera_renames
 from ..edge.link.state import LinkReport
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..nav.status import FOLLOWING, GoalStatus, NavigatorStatus
 from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
 from ..nodes.instruction_server import ACTION_NAME
@@ -160,14 +160,17 @@ class RobotGraph:
         It is cancelled where this coroutine is, and where ``is_wanted`` says so.
         """
         stops = self._stops
-        if not await _until(
+        is_there = await _until(
             lambda: self._client.server_is_ready() and bool(self._servers()), FIND_S
-        ):
-            raise UserError(NO_ROBOT)
-        if stops != self._stops:
-            raise UserError("a stop came before the instruction was given: it was not given")
-        if self._closed:
-            raise UserError("this MCP server ends: the instruction was not given")
+        )
+        refuse(
+            (not is_there, NO_ROBOT),
+            (
+                stops != self._stops,
+                "a stop came before the instruction was given: it was not given",
+            ),
+            (self._closed, "this MCP server ends: the instruction was not given"),
+        )
         servers = self._servers()
         goal, told = ActionGoal(self._client, text, servers, self._run), None
         self._goals.add(goal)

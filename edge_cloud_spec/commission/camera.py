@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..models.image import MAX_SIDE, decode_image
 
 COLUMNS_WIDE = 192  # columns of a picture
@@ -81,10 +81,16 @@ def lags_of(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) 
 def _fits(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) -> np.ndarray:
     """The correlation of pictures with odometry at each of LAGS; raises UserError if all are too
     low."""
-    if len(frames) < FEWEST or len(at) < FEWEST:
-        raise UserError("there are too few pictures or too little odometry: record 20 seconds")
-    if np.abs(np.diff(yaw)).sum() < LEAST_TURN_RAD:
-        raise UserError("the robot hardly turns: turn left and right on its spot")
+    refuse(
+        (
+            len(frames) < FEWEST or len(at) < FEWEST,
+            "there are too few pictures or too little odometry: record 20 seconds",
+        ),
+        (
+            np.abs(np.diff(yaw)).sum() < LEAST_TURN_RAD,
+            "the robot hardly turns: turn left and right on its spot",
+        ),
+    )
     taken = np.array([frame.taken for frame in frames])
     moved = _moved(np.array([frame.columns for frame in frames]))
     inside = taken[1:] - LAGS[-1] > at[0]  # of the same pictures for every lag, where there are any

@@ -107,12 +107,21 @@ class Preset:
             for each in fields(self.speculation)
         ]
         for name, kind, value in values:
-            if kind == "int" and (type(value) is not int or value < 0):
-                raise self._refusal(f"{name} must be a whole number of 0 or more, not {value!r}")
-            if kind == "bool" and type(value) is not bool:
-                raise self._refusal(f"{name} must be true or false, not {value!r}")
-            if kind == "float" and (type(value) not in (int, float) or not 0 <= value <= 1):
-                raise self._refusal(f"{name} must be a number from 0 to 1, not {value!r}")
+            refuse(
+                (
+                    kind == "int" and (type(value) is not int or value < 0),
+                    f"{name} must be a whole number of 0 or more, not {value!r}",
+                ),
+                (
+                    kind == "bool" and type(value) is not bool,
+                    f"{name} must be true or false, not {value!r}",
+                ),
+                (
+                    kind == "float" and (type(value) not in (int, float) or not 0 <= value <= 1),
+                    f"{name} must be a number from 0 to 1, not {value!r}",
+                ),
+                error=self._refusal,
+            )
 
     def _choices(self) -> tuple[Refusal, ...]:
         fields_and_choices = {

@@ -207,10 +207,11 @@ class Growth:
     def grow(self, logits: NDArray[np.float32]) -> PathTokens:
         """Grow a level and return its tokens. ``logits`` [m, V]: after the m paths of the
         frontier."""
-        if isinstance(self._shape, Expansion):
-            found = self._expand(logits, self._shape.sizes[self._level])
-        else:
-            found = self._best(logits, self._shape)
+        found = (
+            self._expand(logits, self._shape.sizes[self._level])
+            if isinstance(self._shape, Expansion)
+            else self._best(logits, self._shape)
+        )
         tokens = tuple(token for _, token in found)
         first = len(self._tree)
         self._tree = self._tree.extend(tokens, [parent for parent, _ in found])

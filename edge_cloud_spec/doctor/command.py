@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
-from ..edge.client import ClientSettings
+from ..edge.link.route import ClientSettings
 from ..errors import UserError
 from ..health import Health, Level
 from ..models import EMBEDDED

@@ -27,7 +27,8 @@ NAME = "edge_cloud_spec_doctor"
 
 def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Health]:
     """Findings about each robot in the graph, or the one in ``namespace``."""
-    robots = robots_in(snapshot)
+    ours = {node.rpartition("/") for node in snapshot.nodes}
+    robots = sorted({place for place, _, name in ours if name in ROBOT_NODES})
     wanted = robots if namespace is None else [f"/{namespace.strip('/')}".rstrip("/")]
     if robots and {*wanted} <= {*robots}:
         return [finding for robot in wanted for finding in _check_robot(snapshot, robot)]
@@ -45,12 +46,6 @@ def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Health
             "must be the same as the robot's"
         )
     return [Health(Level.ERROR, found, advice, check="graph")]
-
-
-def robots_in(snapshot: Snapshot) -> list[str]:
-    """The namespaces, without the last slash, that contain one of our nodes."""
-    ours = {node.rpartition("/") for node in snapshot.nodes}
-    return sorted({place for place, _, name in ours if name in ROBOT_NODES})
 
 
 def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..edge.client import ClientSettings, open_channel
+from ..edge.client import open_channel
 from ..edge.link.probe import CONNECT_TIMEOUT_S, ROUND_TRIP_MS, probe
+from ..edge.link.route import ClientSettings
 from ..errors import UserError, installed_version, sentence
 from ..health import Health, Level
 from ..models import BYTES, OPENAI

@@ -66,9 +66,7 @@ def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | Non
     the accepted nodes of ``draft``. The tokens are None if ``draft`` lacks one of these nodes.
     """
     last = () if verdict.token is None else (verdict.token,)
-    drafted = 0 if draft is None else len(draft)
-    if verdict.generated:
-        drafted = verdict.drafted
+    drafted = verdict.drafted if verdict.generated else len(draft or ())
     if len(verdict.tokens) == len(verdict.path):
         return verdict.drafted or drafted, verdict.tokens + last
     accepted = None if draft is None else draft.path_tokens(verdict.path)

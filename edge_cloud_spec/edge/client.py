@@ -36,8 +36,6 @@ from .link.probe import UNREACHABLE, probe
 from .link.route import ClientSettings, KnownPlace, Place, Route
 from .link.stream import LINGER_S, ClientStream
 
-__all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
-
 PROBE_TIMEOUT_S, CLIENT_CLOSE_S = 2.0, 5.0
 MAX_CHANNELS = 8  # to the verifier and the replicas that were used last
 

@@ -9,8 +9,8 @@ from ..errors import UserError, check_writable, write_json
 from ..models.load_drafter import DraftModelSettings
 from ..options import add_options, from_options, given
 from ..share import path_of
-from .client import ClientSettings
 from .decode_options import DecodeOptions
+from .link.route import ClientSettings
 
 
 def add_decode_arguments(parser: argparse.ArgumentParser) -> None:

@@ -171,15 +171,12 @@ class EdgeDecoder:
                 return self._rounds.close(Code.BAD_REQUEST, text)
             case DrafterFailed(text):
                 return self._rounds.on_drafter_failed(text, now)
+            case TimePassed() if self._deadline.is_over(now):
+                return self._rounds.close(TIMEOUT, self._deadline.why)
             case TimePassed():
-                return self._on_time_passed(now)
+                return self._reopen(now) if self._deadline.retries(now) else []
             case _:
                 return self._on_message(event, now)
-
-    def _on_time_passed(self, now: float) -> list[Effect]:
-        if self._deadline.is_over(now):
-            return self._rounds.close(TIMEOUT, self._deadline.why)
-        return self._reopen(now) if self._deadline.retries(now) else []
 
     def _on_link_up(self, moved: bool, now: float) -> list[Effect]:
         """Resume the session, or open it again if there is none or at another verifier."""

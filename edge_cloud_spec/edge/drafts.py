@@ -21,7 +21,7 @@ from ..decoding.shape import Branch, Shape, chain
 from ..decoding.verified_answer import VerifiedAnswer
 from ..wire.messages import DraftMessage
 from .answer import PendingRequest, Prefix
-from .events import Work
+from .events import Effect, Work
 from .measures import Measures
 
 MAX_LOOKED_AT = 1000  # predictions; the tree of predictions after predictions would be endless
@@ -89,7 +89,7 @@ class Drafts:
         """Whether the draft model was last told to draft this branch."""
         return self._working is not None and branch in self._working.branches
 
-    def work(self) -> list[Work]:
+    def work(self) -> list[Effect]:
         """The draft model's next Work; empty if it has not changed."""
         branches = self.choose(self.shape) if self.shape is not None else ()
         work = Work(self._answer.verified, branches)
@@ -98,7 +98,7 @@ class Drafts:
         self._working = work
         return [work]
 
-    def pause(self) -> list[Work]:
+    def pause(self) -> list[Effect]:
         """Discard unverified drafts, and draft nothing until the next verdict; returns the empty
         Work.
 
@@ -119,9 +119,7 @@ class Drafts:
         ):
             predicted = prefix[size:]
             left = room - len(predicted)
-            if left < 1:
-                continue
-            if predicted and predicted[-1] in self._answer.end_tokens:
+            if left < 1 or (predicted and predicted[-1] in self._answer.end_tokens):
                 continue
             branch = Branch(prefix, chain(1) if bonus else shape.within(max(1, left - 1)))
             if bonus:
@@ -245,27 +243,27 @@ class Drafts:
 
     def push(
         self, prefix: Prefix, finished: FinishedDraft, now: float, exits: bool
-    ) -> DraftMessage | None:
-        """The message that pushes a draft for a predicted prefix; None if the cloud would not keep
+    ) -> list[Effect]:
+        """The message that pushes a draft for a predicted prefix; empty if the cloud would not keep
         it."""
         if not self._preset.speculation.push or len(self._pushed) >= MAX_PUSHED:
-            return None
+            return []
         message = self._message(prefix, finished, exits)
         held = sum(pushed.draft.nbytes for pushed, _ in self._pushed.values())
         if held + message.draft.nbytes > MAX_PUSHED_BYTES:
-            return None
+            return []
         self._pushed[message.base] = (message, now)
-        return message
+        return [message]
 
-    def hint(self, prefix: Prefix, finished: FinishedDraft) -> DraftMessage | None:
-        """The message that sends a draft as a hint to a generating server; None if it has this or
+    def hint(self, prefix: Prefix, finished: FinishedDraft) -> list[Effect]:
+        """The message that sends a draft as a hint to a generating server; empty if it has this or
         enough."""
         verified = self._answer.verified
         self._hints = {hint for hint in self._hints if hint[: len(verified)] == verified}
         if len(self._hints) >= MAX_PUSHED or prefix in self._hints:
-            return None
+            return []
         self._hints.add(prefix)
-        return replace(self._message(prefix, finished, exits=False), hint=True)
+        return [replace(self._message(prefix, finished, exits=False), hint=True)]
 
     def _message(
         self, prefix: Prefix, finished: FinishedDraft, exits: bool, reply_timeout_s: float = 0.0

@@ -29,9 +29,10 @@ from ..models.load_drafter import DraftModelSettings, load_drafter
 from ..request import Message, Part, Request
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.messages import END
-from .client import ClientSettings, VerifierClient
+from .client import VerifierClient
 from .decode_options import MAX_ANSWER_TOKENS, DecodeKeywords, DecodeOptions
 from .events import Abort, Emit, Inbox
+from .link.route import ClientSettings
 from .runner import DecodeRunner, Outcome, decode_text, score
 
 if TYPE_CHECKING:

@@ -270,7 +270,6 @@ class Rounds:
 
     def follow(self, now: float) -> list[Effect]:
         """Await the verdicts of a server that generates because ``Open`` asked for it."""
-        self._round = replace(self._round, sent=now)
         self.request = None
         self._await_generated(now)
         return self._take_early(now)
@@ -313,8 +312,7 @@ class Rounds:
         """Handle a verdict on the robot's draft, or on what the server generated."""
         answer, request = self.answer, self.request
         if not answer.is_at(verdict.base) or self.mode is Mode.RESAMPLING:
-            if not self._keep_early(verdict):
-                self._stats.stale += 1
+            self._stats.stale += not self._keep_early(verdict)
             return []
         draft = self._awaited_draft
         drafted, tokens = settled_by(verdict, draft)
@@ -336,10 +334,8 @@ class Rounds:
         self._measure(verdict, tokens, now)
         answer.extend(tokens)
         self._answered()
-        emitted: list[Effect] = []
-        if tokens:
-            emitted = [Emit(before, tokens, verified=True, log_probs=verdict.log_probs)]
-        return [*emitted, *self._follow_up(verdict, request, rejection, now)]
+        emit = Emit(before, tokens, verified=True, log_probs=verdict.log_probs)
+        return [*([emit] if tokens else []), *self._follow_up(verdict, request, rejection, now)]
 
     def _follow_up(
         self,
@@ -355,10 +351,8 @@ class Rounds:
             return self._resample(rejection, now)
         if self.answer.room <= 0:
             return self.close(LENGTH)
-        if request is not None and isinstance(request.message, Generate):
-            effects = self._let_generate(now)
-        else:
-            effects = self._draft(now)
+        generates = request is not None and isinstance(request.message, Generate)
+        effects = self._let_generate(now) if generates else self._draft(now)
         return [*effects, *self._take_early(now)]
 
     @property
@@ -447,7 +441,7 @@ class Rounds:
         self._stats.predictions += 1
         predicted = (*self.answer.verified, *path, message.token)
         self._drafts.predicted[predicted] = message.confidence
-        return [*self._drafts.work()]
+        return self._drafts.work()
 
     # Split resampling
 
@@ -463,10 +457,9 @@ class Rounds:
             return [*self.pending(), *self._drafts.pause()]
         answer.resample(token)
         emit = Emit(position, (token,), verified=True)
-        if token in answer.end_tokens:
-            return [emit, *self.close(END)]
-        if answer.room <= 0:
-            return [emit, *self.close(LENGTH)]
+        ended = token in answer.end_tokens
+        if ended or answer.room <= 0:
+            return [emit, *self.close(END if ended else LENGTH)]
         return [emit, *self._draft(now)]
 
     def on_row(self, message: RowMessage, now: float) -> list[Effect]:
@@ -504,7 +497,6 @@ class Rounds:
         if plan.leads or (ready and self._drafts.pushed_at(self.answer.digest)):
             return [*(self._send(ready, now) if ready else []), *self._drafts.work()]
         work = self._drafts.work()
-        self._round = replace(self._round, sent=now)
         self._await_generated(now)
         return [*work, *self.pending()]
 
@@ -532,14 +524,13 @@ class Rounds:
             drafts.keep(drafted.branch, draft)
             return []
         if not drafts.add(drafted.branch, draft):
-            return [*drafts.work()]
+            return drafts.work()
         if self.server_generates:
             sent = self._send_beside(prefix, draft, here, now)
         elif self.request is None and here:
             sent = self._send(draft, now)
         else:
-            pushed = drafts.push(prefix, draft, now, self._plan.speculation.exits)
-            sent = [] if pushed is None else [pushed]
+            sent = drafts.push(prefix, draft, now, self._plan.speculation.exits)
         return [*sent, *drafts.work()]
 
     def _emit_unverified(self, tokens: Prefix, now: float, done: bool) -> list[Effect]:
@@ -588,6 +579,7 @@ class Rounds:
     # The server generates
 
     def _await_generated(self, now: float) -> None:
+        self._round = replace(self._round, sent=now)
         here, resampled = self.answer.digest, self.answer.resampled
         if resampled is None:
             request = Generate(here, server_generation(self._preset))
@@ -599,7 +591,6 @@ class Rounds:
     def _let_generate(self, now: float) -> list[Effect]:
         """After a verdict on server generation: await the next, or draft as planned."""
         self._round = self._round.begun(now, ready=True)
-        self._round = replace(self._round, sent=now)
         self._heard_at = now - self._measures.one_way.value
         self._await_generated(now)
         drafts = self.mode is Mode.FOLLOWING or self._planner.rests
@@ -609,7 +600,7 @@ class Rounds:
         """While the server generates: draft hints, the draft that takes the lead, or a sample."""
         plan = self._next_plan(now)
         if plan.shape is None:
-            return self._sample_acceptance() or [*self._drafts.work()]
+            return self._sample_acceptance() or self._drafts.work()
         ready = self._drafts.after(self.answer.verified) if plan.leads else None
         return [*(self._join(ready, now) if ready else []), *self._drafts.work()]
 
@@ -622,8 +613,7 @@ class Rounds:
             return self._join(draft, now) if here else []
         if self._plan.shape is None:
             return []
-        hint = self._drafts.hint(prefix, draft)
-        return [] if hint is None else [hint]
+        return self._drafts.hint(prefix, draft)
 
     def _join(self, draft: FinishedDraft, now: float) -> list[Effect]:
         """Send the draft after which the server waits for the robot's drafts."""
@@ -638,7 +628,7 @@ class Rounds:
         if len(self.answer.tokens) % (SAMPLE_SELDOM if many else SAMPLE_EVERY):
             return []
         self._drafts.want(chain(1), STOP_AND_WAIT)
-        return [*self._drafts.work()]
+        return self._drafts.work()
 
 
 def server_generation(preset: Preset) -> Generation:

@@ -14,21 +14,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..candidates import candidates_of
 from ..decoding.draft import MAX_NODES
 from ..decoding.preset import Preset
-from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
 from ..decoding.target_rows import LogitRows
 from ..errors import UserError
-from ..lookup import Lookups
+from ..lookup import AnswerLookup, Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
-from ..models.drafter import ALL_ROWS
+from ..models.drafter import ALL_ROWS, Drafter, DraftPrefill, DraftSession
 from ..models.prompt import PromptSpec, logits_processors, text_tokens
 from ..models.tokenizer import TextStream
 from ..request import Request
@@ -70,10 +68,6 @@ from .events import (
 from .measures import DecodeStats, Measures
 from .rounds import server_generation
 from .verifier_memory import VerifierMemory
-
-if TYPE_CHECKING:
-    from ..lookup import AnswerLookup
-    from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
 ROWS_A_STEP = 512  # of a prompt that the robot's model reads alone; then it looks who waits
@@ -120,18 +114,11 @@ class Outcome:
         return tuple(filter(None, (alone, self.shortened)))
 
 
-class DrafterNames(Protocol):
-    """The fields that identify a draft model to the cloud."""
-
-    identity: str
-    tokenizer_digest: bytes
-
-
 def opening_of(
     request: Request,
     settings: DecodeSettings,
     nonce: int,
-    drafter: DrafterNames,
+    drafter: Drafter,
     known_spec: bytes,
 ) -> Open:
     """The message that starts this decode, with the whole request. known_spec: the prompt
@@ -164,15 +151,6 @@ def ids_per_token(tokenizer_digest: bytes) -> int:
     return BYTES_A_TOKEN if tokenizer_digest == BYTES_DIGEST else 1
 
 
-@dataclass(frozen=True)
-class PromptPass:
-    """The draft model's prefill of a prompt, with end tokens and logits processors."""
-
-    prefill: DraftPrefill
-    end_ids: tuple[int, ...]
-    processors: LogitsProcessors | None
-
-
 class _Interrupted(Exception):
     """The current pass is no longer needed."""
 
@@ -196,7 +174,7 @@ class DecodeLoop:
         self._robot, self._decoder = robot, decoder
         self._request, self._settings, self._lookup_of = request, settings, lookup_of
         self._inbox, self._transport, self._on_emit = inbox, transport, on_emit
-        self._prompt: PromptPass | None = None  # under way
+        self._prompt: DraftPrefill | None = None  # under way
         self._session: DraftSession | None = None  # of the drafter
         self._drafter: DraftModel | None = None
         self._drafted: deque[Event] = deque()  # events of the last pass, one per branch
@@ -353,7 +331,7 @@ class DecodeLoop:
             if event is not None:
                 self._handle(event)
 
-    def _prefill_once(self, prompt: PromptPass) -> Event | None:
+    def _prefill_once(self, prompt: DraftPrefill) -> Event | None:
         """Run the vision part, or the rest of the prompt's pass, while handling arriving events."""
 
         def on_layer(layer: int, hidden: object) -> None:
@@ -362,7 +340,7 @@ class DecodeLoop:
                 raise _Interrupted
 
         try:
-            if not prompt.prefill.step(ALL_ROWS, on_layer):
+            if not prompt.step(ALL_ROWS, on_layer):
                 return None
         except _Interrupted:
             return None
@@ -370,13 +348,13 @@ class DecodeLoop:
             self._prompt = None
             return DrafterFailed(str(error))
         self._prompt, preset = None, self._settings.preset
-        self._session = prompt.prefill.session
+        self._session = prompt.session
         self._drafter = DraftModel(
             self._session,
             preset.proposal(self._settings.rule, self._settings.policy),
-            prompt.end_ids,
+            self._end_ids,
             with_likelihoods=preset.speculation.predicts,
-            processors=prompt.processors,
+            processors=self._processors,
             lookup=None if self._robot.draft_model.chains_only else self._lookup_of(),
         )
         return Prefilled()
@@ -393,7 +371,8 @@ class DecodeLoop:
             text = self._settings.policy.grammar
             grammar = model.grammar(text, spec) if text else None
             processors = logits_processors(spec, prompt, grammar)
-            self._prompt = PromptPass(model.prefill(prompt), spec.end_ids, processors)
+            self._prompt = model.prefill(prompt)
+            self._end_ids, self._processors = spec.end_ids, processors
         except (UserError, ValueError) as error:
             return Unusable(str(error))
         return PromptReady(

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from ..cloud.serving.logs import set_up_logging
-from ..edge.client import ClientSettings
 from ..edge.decode_options import DecodeKeywords, DecodeOptions
+from ..edge.link.route import ClientSettings
 from ..errors import check_installed, refuse
 from ..models.load_drafter import DraftModelSettings
 from ..options import Bounded, add_options, bounded, chosen, described, from_options, like

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import h11
 
-from ..errors import UserError, refuse
+from ..errors import refuse
 from ..wire.channel import is_loopback
 from .api_error import ApiError
 
@@ -46,13 +46,18 @@ def api_url(url: str, option: str) -> SplitResult:
         parts, host, port = SplitResult("", "", "", "", ""), "", 0
     usable = host and port != 0 and parts.scheme in ("http", "https")
     extra = parts.username is not None or parts.query or parts.fragment
-    if not usable or extra or not re.fullmatch(r"[!-~]+", url):
-        raise UserError(  # which does not quote it: it may hold a key
+    refuse(
+        (
+            not usable or extra or not re.fullmatch(r"[!-~]+", url),
+            # It is not quoted: it may hold a key.
             f"{option} must be http://HOST:PORT/v1 or https://HOST/v1, with nothing else in it (a "
-            f"key belongs into {option}-token-file)"
-        )
-    if parts.scheme == "http" and not is_loopback(f"[{host}]:0"):
-        raise UserError(f"{host} is another machine: give {option} https://...")
+            f"key belongs into {option}-token-file)",
+        ),
+        (
+            parts.scheme == "http" and not is_loopback(f"[{host}]:0"),
+            f"{host} is another machine: give {option} https://...",
+        ),
+    )
     return parts
 
 

@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..instruction import LIKE_CONTROL
 from ..request import MOST_PICTURES, Request
 from . import BYTES
-from .image import ImageSpec
+from .image import NO_PICTURES
 from .prompt import Prompt, PromptImage, PromptSpec, chat_of, prompt_digest
 
 END_TOKEN = 256
@@ -42,9 +42,9 @@ def byte_spec(
 ) -> PromptSpec:
     """The prompt specification for byte tokens. max_tokens is in a model's tokens, and is
     converted."""
-    whole = ImageSpec(1, 1, 1, 1, 1)  # the picture is sent unchanged, whatever its size
     room = max_tokens * BYTES_A_TOKEN
-    form = (BYTES, whole, (END_TOKEN,), room, target, BYTE_VOCABULARY)
+    # A picture is sent unchanged, whatever its size.
+    form = (BYTES, NO_PICTURES, (END_TOKEN,), room, target, BYTE_VOCABULARY)
     return PromptSpec(*form, system_text=system_text, pictures=pictures)
 
 

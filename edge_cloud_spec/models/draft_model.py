@@ -18,10 +18,9 @@ from ..decoding.propose import FinishedDraft, Growth, ProposalConfig, candidates
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.shape import Branch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the robot's nodes without a model read this module, too
     from ..lookup import AnswerLookup
     from .drafter import DraftSession, OnLayer
-
 
 Path = tuple[int, ...]  # tokens after the verified prefix
 
@@ -99,15 +98,6 @@ class Drafted:
     nodes: int = 1
 
 
-@dataclass(frozen=True, eq=False)
-class _LookedUp:
-    """A lookup's draft after a path, with the path to each of its nodes."""
-
-    after: Path
-    draft: Draft
-    paths: tuple[Path, ...]
-
-
 class DraftModel:
     """Drafts for several branches: the verified prefix, and predicted continuations of it.
 
@@ -149,7 +139,16 @@ class DraftModel:
         """Draft these branches, in this order; other unfinished branches are dropped."""
         self._wanted = tuple(branches)
         self._growing = {
-            branch: self._growing.get(branch) or self._begin(branch) for branch in branches
+            branch: self._growing.get(branch)
+            or Growth(
+                branch.shape,
+                self._proposal,
+                len(branch.prefix),
+                self._ends,
+                self._random_source,
+                self._with_likelihoods,
+            )
+            for branch in branches
         }
 
     @property
@@ -181,11 +180,13 @@ class DraftModel:
         paths = [path for branch in chosen for path in self._unforced(branch)]
         found = self._look_up(chosen, self._scored.rows_due(paths))
         if found is not None:
-            paths += filter(self._has_row, found.paths)
+            after, draft = found
+            looked_up = (after + draft.tokens_to(node) for node in range(len(draft)))
+            paths += filter(self._has_row, looked_up)
         self.rows = self._scored.rows_due(paths)
         self._scored.score(paths, on_layer)
         if found is not None:
-            self._report(found)
+            self._report(*found)
         grown = [self._grow(branch) for branch in chosen]
         done = {one.branch for one in grown if one.done}
         self._wanted = tuple(branch for branch in self._wanted if branch not in done)
@@ -201,16 +202,6 @@ class DraftModel:
             (grown,) = self.step()
             if grown.done:
                 return grown.finished
-
-    def _begin(self, branch: Branch) -> Growth:
-        return Growth(
-            branch.shape,
-            self._proposal,
-            len(branch.prefix),
-            self._ends,
-            self._random_source,
-            self._with_likelihoods,
-        )
 
     def _grow(self, branch: Branch) -> Drafted:
         growth = self._growing[branch]
@@ -248,8 +239,9 @@ class DraftModel:
 
     # Lookup drafts
 
-    def _look_up(self, branches: Sequence[Branch], rows: int) -> _LookedUp | None:
-        """A lookup's tokens to score in the same pass, after the first chain that is due.
+    def _look_up(self, branches: Sequence[Branch], rows: int) -> tuple[Path, Draft] | None:
+        """The path of the first chain that is due, and a lookup's draft after it to score in the
+        same pass.
 
         Later chains are less likely to be needed.
         """
@@ -259,25 +251,22 @@ class DraftModel:
         after = next((end for (end,) in filter(None, ends) if self._scored.rows_due([end])), None)
         if after is None:
             return None
-        prefix = self._scored.verified + after
-        draft = self._lookup.draft(prefix, MAX_LOOKED_UP, rows)
-        paths = tuple(after + draft.tokens_to(node) for node in range(len(draft)))
-        return _LookedUp(after, draft, paths)
+        return after, self._lookup.draft(self._scored.verified + after, MAX_LOOKED_UP, rows)
 
     def _has_row(self, path: Path) -> bool:
         """Whether a token may follow this path; false after an end token."""
         return not any(token in self._ends for token in path)
 
-    def _report(self, found: _LookedUp) -> None:
+    def _report(self, after: Path, draft: Draft) -> None:
         """Report to the lookup how much of its draft the model agrees with."""
 
         def chosen(node: int) -> int:
-            path = found.after + found.draft.tokens_to(node)
+            path = after + draft.tokens_to(node)
             return self._next_token(path) if self._has_row(path) else -1
 
-        path = follow(found.draft, chosen).path
+        path = follow(draft, chosen).path
         assert self._lookup is not None
-        self._lookup.report(len(found.draft), 0, path, 1 + len(path))
+        self._lookup.report(len(draft), 0, path, 1 + len(path))
 
     def _next_token(self, path: Path) -> int:
         """The next token of a chain, after a scored path."""

@@ -135,12 +135,13 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     The orientation in its EXIF is applied, as every viewer does; of 16 bits the higher 8 are kept.
     Anything costlier to decode than a frame of ``max_pixels`` is refused before it is decoded.
     """
-    if not data:
-        raise UserError("the camera frame is empty: check the camera topic")
-    if len(data) > 4 * max_pixels:
-        raise UserError(
-            f"the camera frame has {len(data)} bytes, more than {4 * max_pixels}: shrink it"
-        )
+    refuse(
+        (not data, "the camera frame is empty: check the camera topic"),
+        (
+            len(data) > 4 * max_pixels,
+            f"the camera frame has {len(data)} bytes, more than {4 * max_pixels}: shrink it",
+        ),
+    )
     has_too_many_parts = _is_split_jpeg if data[:2] == b"\xff\xd8" else _is_split_png
     if has_too_many_parts(data):
         raise UserError("the camera frame is in too many parts: send a plain JPEG")

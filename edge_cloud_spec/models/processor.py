@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ..decoding.digest import common_prefix
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..lru_cache import LruCache
 from ..request import MOST_PICTURES, SYSTEM, USER, Message, Picture, Request
 from .checkpoint import CheckpointFiles
@@ -115,14 +115,18 @@ class Processor:
         shown = [self._placed(request.owner, each, spec) for each in request.pictures]
         target_grids = [target_grid for _, target_grid in shown]
         ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
-        spans = picture_spans(ids, self.image_id)
-        if (last := ids.max()) >= self._rows:
-            raise UserError(
+        spans, last = picture_spans(ids, self.image_id), ids.max()
+        refuse(
+            (
+                last >= self._rows,
                 f"{self.identity} has no embedding for token {last} of its own tokenizer: its "
-                "directory mixes files of two models"
-            )
-        if len(spans) != len(shown):
-            raise UserError("the chat template has nothing between two pictures: use another one")
+                "directory mixes files of two models",
+            ),
+            (
+                len(spans) != len(shown),
+                "the chat template has nothing between two pictures: use another one",
+            ),
+        )
         kept = [self._limits.kept(math.prod(i.grid) // self._merge**2) for i, _ in shown]
         dropped = [
             row

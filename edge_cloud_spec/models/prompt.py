@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,10 +78,6 @@ class PromptSpec:
 
     def to_bytes(self) -> bytes:
         """Serialize to JSON for ``from_bytes``; leaves out fields with the usual values."""
-        return self._bytes
-
-    @cached_property
-    def _bytes(self) -> bytes:
         usual = {"logits": UNPROCESSED, "system_text": None, "pictures": MOST_PICTURES}
         left_out = {name for name, value in usual.items() if getattr(self, name) == value}
         fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in left_out}

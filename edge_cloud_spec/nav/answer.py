@@ -356,13 +356,11 @@ class Dialect:
         if self.thinks_until:
             return ()
         plain = [phrase for phrase, _ in self.actions if AMOUNT_PLACE not in phrase]
-        if self.form == CLAUSES_FORM:
-            begins = [f"action: {phrase}{DELIMITER}" for phrase in plain]
-        else:
-            begins = [
-                *(self.form.replace(ACTION_PLACE, phrase) for phrase in plain),
-                *self.examples,
-            ]
+        begins = (
+            [f"action: {phrase}{DELIMITER}" for phrase in plain]
+            if self.form == CLAUSES_FORM
+            else [*(self.form.replace(ACTION_PLACE, phrase) for phrase in plain), *self.examples]
+        )
         return tuple(dict.fromkeys(each for each in begins if len(each) <= LONGEST_CANDIDATE))[
             :MOST_CANDIDATES
         ]

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..wire.messages import ABORTED, COMPLETE, TIMEOUT
-from .answer import STOP_ACTION, Action
+from .answer import NOTHING_READ, STOP_ACTION, Reading
 from .events import Words
 
 REQUESTS_REMEMBERED = 64  # earlier requests whose words are still recognized
@@ -18,8 +18,7 @@ FRAME_FUTURE_S = 0.5  # s by which a frame's stamp may be in the future
 
 @dataclass
 class HeardAnswer:
-    """The answer to a request as far as it came; settled by its ``action``, or by the ``problem``
-    if there is none.
+    """The answer to a request as far as it came, and what it says, once that is settled.
 
     ``words`` are its first message, with its goal and frame; ``next``: the position of the next.
     """
@@ -27,15 +26,9 @@ class HeardAnswer:
     words: Words
     frame_time: float
     verified: bool = True
-    action: Action | None = None
-    problem: str = ""
+    reading: Reading = NOTHING_READ
     failed: bool = False  # the decode gave no words, so that nothing was refused
     next: int = 0
-
-    @property
-    def settled(self) -> bool:
-        """Whether its result is known."""
-        return self.action is not None or bool(self.problem)
 
 
 class AnswerSequencer:
@@ -73,11 +66,13 @@ class AnswerSequencer:
         if words.position != answer.next:
             misplaced = "repeated" if words.position < answer.next else "out_of_order"
             self.counts[misplaced if is_newest else "stale"] += 1
-            ends = is_newest and words.finished and not answer.settled
-            missing = ends and words.position > answer.next
-            return _settle(answer, None, "words of it are missing") if missing else None
+            ends = is_newest and words.finished and not answer.reading.settled
+            if not ends or words.position < answer.next:
+                return None
+            answer.reading = Reading(problem="words of it are missing")
+            return answer
         settled = self._go_on(answer, words)
-        if is_newest or (settled is not None and settled.action == STOP_ACTION):
+        if is_newest or (settled is not None and settled.reading.action == STOP_ACTION):
             return settled
         self.counts["stale"] += 1
         return None
@@ -85,21 +80,12 @@ class AnswerSequencer:
     def _go_on(self, answer: HeardAnswer, words: Words) -> HeardAnswer | None:
         answer.next += len(words.tokens)
         answer.verified &= words.verified
-        if answer.settled:
+        if answer.reading.settled:
             return None
-        reading, text = words.reading, words.answer
-        if reading.settled:
-            return _settle(answer, reading.action, reading.problem)
-        if words.finished or len(text) > MAX_CHARACTERS:
+        answer.reading, text = words.reading, words.answer
+        if not answer.reading.settled and (words.finished or len(text) > MAX_CHARACTERS):
             why = _WHY_NONE.get(words.finish_reason, f"no decision ({words.finish_reason})")
-            if not text and words.finish_reason not in ("", *COMPLETE):
-                return _settle(answer, None, why, failed=True)
-            return _settle(answer, None, f"{text[:80]!r} ends without an action")
-        return None
-
-
-def _settle(
-    answer: HeardAnswer, action: Action | None, problem: str, failed: bool = False
-) -> HeardAnswer:
-    answer.action, answer.problem, answer.failed = action, problem, failed
-    return answer
+            answer.failed = not text and words.finish_reason not in ("", *COMPLETE)
+            none = f"{text[:80]!r} ends without an action"
+            answer.reading = Reading(problem=why if answer.failed else none)
+        return answer if answer.reading.settled else None

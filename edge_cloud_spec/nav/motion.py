@@ -26,6 +26,7 @@ from .budget import (
     Use,
 )
 from .detour import SWAY_M, Detour
+from .events import Drive
 from .limits import Limits
 from .pose import STILL, Pose, Velocity, apart, wrap
 from .steps import Goal
@@ -57,17 +58,10 @@ Slower = Callable[[Velocity], Velocity]
 
 
 @dataclass(frozen=True)
-class Step:
-    """The command of this tick. ``done`` ends the motion.
+class MotionEnd:
+    """A motion's end. ``problem``: why it does not arrive at its goal; empty: it does. ``short``:
+    it got less far than it should, so that something may be in the way."""
 
-    ``lasts``: seconds after which the base must be stopped if no other command comes. ``problem``:
-    why a motion ends without arriving at its goal; ``short``: it got less far than it should, so
-    that something may be in the way.
-    """
-
-    velocity: Velocity
-    lasts: float = math.inf
-    done: bool = False
     problem: str = ""
     short: bool = False
 
@@ -159,7 +153,7 @@ class Motion:
         """How long the current command stays within the budget, s."""
         return self._budget.lasts
 
-    def wait(self, now: float) -> Step:
+    def wait(self, now: float) -> Drive:
         """Command standing for this tick; the next ``step`` continues from here."""
         self._begin += now - self._now
         self._driven = STILL
@@ -167,8 +161,9 @@ class Motion:
 
     def step(
         self, now: float, pose: Pose | None = None, slower: Slower = lambda wanted: wanted
-    ) -> Step:
-        """The command at ``now``; ``pose`` is the newest odometry (None: continue by the clock)."""
+    ) -> Drive | MotionEnd:
+        """The command at ``now``, or the end; ``pose`` is the newest odometry (None: continue by
+        the clock)."""
         self._budget.count(now)
         time = now - self._begin
         over = time >= self._profile.duration
@@ -181,7 +176,7 @@ class Motion:
             return self._command(self._along(speed, 0.0, 0.0, time + HALF_PERIOD_S), now, slower)
         problem = self._contradiction(pose)
         if problem:
-            return Step(STILL, done=True, problem=problem)
+            return MotionEnd(problem)
         ahead, aside, turned = self._observe(now, pose)
         progress = turned if self._turns else ahead
         covered, _ = self._profile.at(time - self._axis.response)
@@ -193,9 +188,9 @@ class Motion:
         left = self._sign * (size - progress) - rolls  # what remains after rolling out
         near = over and left <= self._tolerance
         if near and abs(rate) <= self.AT_REST[self._turns]:
-            return Step(STILL, done=True)
+            return MotionEnd()
         if time >= 1.5 * self._profile.duration + STEP_GRACE_S or self._budget.used_up:
-            return Step(STILL, done=True) if near else self._end(self._sign * progress)
+            return MotionEnd() if near else self._end(self._sign * progress)
         # A base that overshoots cannot go back, so the lag of one that follows half as fast is
         # made up for only if it does not catch up by itself.
         behind = min(max(0.0, error), max(0.0, rolls))
@@ -226,20 +221,16 @@ class Motion:
         self._begin += (now - self._now) * (1.0 - most / speed)
         return most
 
-    def _end(self, made: float) -> Step:
+    def _end(self, made: float) -> MotionEnd:
         """The end of the step after ``made`` m or rad, which may be too far from its goal: a short
         rest does not mean that something is in the way."""
         should = min(abs(self._size), self._followed)
         if made >= abs(self._size) - max(self._tolerance, SHORTFALL_SHARE * abs(self._size)):
-            return Step(STILL, done=True)
-        return Step(
-            STILL,
-            done=True,
-            problem=STEP_BLOCKED if made < STEP_PROGRESS_SHARE * should else STOPPED_SHORT,
-            short=True,
-        )
+            return MotionEnd()
+        blocked = made < STEP_PROGRESS_SHARE * should
+        return MotionEnd(STEP_BLOCKED if blocked else STOPPED_SHORT, short=True)
 
-    def _command(self, velocity: Velocity, now: float, slower: Slower) -> Step:
+    def _command(self, velocity: Velocity, now: float, slower: Slower) -> Drive:
         along = abs(self._given.wz if self._turns else self._given.vx)
         if along >= self._axis.slowest:
             self._followed += along * (now - self._given_at)
@@ -248,7 +239,7 @@ class Motion:
         # The budget counts what is really commanded.
         self._given = self._budget.grant(slower(granted), now)
         self._given_at = now
-        return Step(self._given, self.lasts)
+        return Drive(self._given, now + COMMAND_PERIOD_S, now + self.lasts)
 
     def _eased(self, wanted: Velocity, time: float) -> Velocity:
         """``wanted``, limited to the acceleration allowed since ``time`` s ago, or to the slowest

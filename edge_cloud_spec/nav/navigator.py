@@ -40,7 +40,7 @@ from .events import (
     Tilt,
     Words,
 )
-from .motion import JUMP_EXTRA, STEP_BLOCKED, Motion
+from .motion import JUMP_EXTRA, STEP_BLOCKED, Motion, MotionEnd
 from .obstacles import Obstacles
 from .odometer import FRAME_AWAY_RAD, MOVED_AWAY, Odometer
 from .plausibility import STOP_SETTLES_S, Plausibility
@@ -312,21 +312,21 @@ class Navigator:
         ahead = camera_clock(words.camera_offset, self.odometer.clock_offset)
         if (settled := self._sequencer.receive(words, now, ahead)) is None:
             return []
-        if settled.action is not None:
+        if settled.reading.action is not None:
             self._took.append(now - self._frame_time(settled).taken)
         return self._decide(settled, now)
 
     def _decide(self, settled: HeardAnswer, now: float) -> list[Effect]:
         self._latest = settled.words.request
-        problem = settled.problem or self._objection(settled, now)
-        if problem or settled.action is None:
+        problem = settled.reading.problem or self._objection(settled, now)
+        if problem or settled.reading.action is None:
             return self._refuse(settled, problem)
-        if settled.action.verb == "stop":
-            return self._stop(settled, settled.action)
-        turned = MOVE_TURN_RAD if settled.action.verb == "move" else FRAME_AWAY_RAD
+        if settled.reading.action.verb == "stop":
+            return self._stop(settled, settled.reading.action)
+        turned = MOVE_TURN_RAD if settled.reading.action.verb == "move" else FRAME_AWAY_RAD
         if self.odometer.moved_away(self._frame_time(settled).at, turned):
             return self._give_way(settled)
-        return self._start(settled, settled.action, now)
+        return self._start(settled, settled.reading.action, now)
 
     def _refuse(self, settled: HeardAnswer, problem: str) -> list[Effect]:
         """Refuse an action; a current motion continues."""
@@ -375,7 +375,7 @@ class Navigator:
         frame = self._frame_time(settled)
         if problem := frame.problem(self.settings, now):
             return problem
-        if settled.action is not None and settled.action.verb == "stop":
+        if settled.reading.action is not None and settled.reading.action.verb == "stop":
             return ""  # a stop is safe, whenever it was decided
         if self._run is not None and not (settled.verified and self._drives_on(self._run, now)):
             return "the robot moves, and nothing else is decided now"
@@ -542,11 +542,11 @@ class Navigator:
             return self._end(f"gave up {run.action}: {self.odometer.missing(now)}")
         chosen = run.detour.chosen if run.detour is not None else ()
         if run.closed_loop and self.odometer.track.falters(now):
-            step = run.motion.wait(now)
+            step: Drive | MotionEnd = run.motion.wait(now)
         else:
             pose = self.odometer.track.newest if run.closed_loop else None
             step = run.motion.step(now, pose, lambda wanted: self.obstacles.slowed(wanted, now))
-        if step.done:
+        if isinstance(step, MotionEnd):
             return self._finish(run, step.problem, now, step.short)
         if now >= run.expiry:
             self._refused["expired"] += 1
@@ -556,8 +556,7 @@ class Navigator:
             self._free_at = now
         elif now - self._free_at >= OBSTACLE_WAIT_S:
             return self._finish(run, STEP_BLOCKED, now)
-        drive = Drive(step.velocity, min(run.expiry, now + COMMAND_PERIOD_S), now + step.lasts)
-        effects: list[Effect] = [drive]
+        effects: list[Effect] = [replace(step, until=min(run.expiry, step.until))]
         if run.detour is not None and run.detour.chosen is not chosen:
             effects.append(GoAround(run.detour.chosen, self.settings.obstacles.strip))
         state = self.status.state

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from ..errors import refuse
 from .answer import NO_ACTION, Action
 from .e_stop import E_STOP_ON
 
@@ -74,10 +75,17 @@ class NavigatorStatus:
     clear: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.state not in NAV_STATES:
-            raise ValueError(f"{self.state!r} is not a state; there are {', '.join(NAV_STATES)}")
-        if self.request != NOBODY and not is_request(self.request):
-            raise ValueError(f"{self.request[:80]!r} is no request's name: it must be one word")
+        refuse(
+            (
+                self.state not in NAV_STATES,
+                f"{self.state!r} is not a state; there are {', '.join(NAV_STATES)}",
+            ),
+            (
+                self.request != NOBODY and not is_request(self.request),
+                f"{self.request[:80]!r} is no request's name: it must be one word",
+            ),
+            error=ValueError,
+        )
 
     def __str__(self) -> str:
         return f"{self.state} {self.request} {self.stops} {self.detail}".rstrip()
@@ -113,10 +121,14 @@ class NavigatorStatus:
     @classmethod
     def read(cls, message: Any) -> NavigatorStatus:
         """Read a NavStatus message. Raises ValueError for an invalid one."""
-        if not 1 <= message.state <= len(NAV_STATES):
-            raise ValueError(f"{message.state} is no state of NavStatus")
-        if message.code not in [*NavCode]:
-            raise ValueError(f"{message.code} is no code of NavStatus")
+        refuse(
+            (
+                not 1 <= message.state <= len(NAV_STATES),
+                f"{message.state} is no state of NavStatus",
+            ),
+            (message.code not in [*NavCode], f"{message.code} is no code of NavStatus"),
+            error=ValueError,
+        )
         return cls(
             NAV_STATES[message.state - 1],
             message.request_id,

@@ -42,9 +42,11 @@ def goal_of(action: Action, steps: Steps) -> Goal:
         return Goal()
     if action.verb == "search":
         return Goal(angle=math.radians(steps.search))
-    size: float = shortened(action, steps).amount
-    if action.size:
-        size = getattr(steps, f"{action.verb}_{action.size}")
+    size: float = (
+        getattr(steps, f"{action.verb}_{action.size}")
+        if action.size
+        else shortened(action, steps).amount
+    )
     if action.verb == "move":
         return Goal(distance=size if action.direction == "forward" else -size)
     return Goal(angle=math.radians(size if action.direction == "left" else -size))

@@ -10,15 +10,16 @@ import math
 import threading
 from contextlib import closing
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Prediction, Verdict
 
-from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
+from ..edge.client import SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
 from ..edge.link.probe import ROUND_TRIP_MS
+from ..edge.link.route import ClientSettings
 from ..edge.link.state import LinkMonitor, LinkQuality, LinkReport
+from ..edge.link.stream import ClientStream
 from ..health import Health, Level
 from ..lru_cache import LruCache
 from ..options import bounded
@@ -104,9 +105,9 @@ class CloudBridge(ManagedNode):
                 self._end(request_id, str(error))
                 return
             last = frame.head.kind == "close"
-            if sent == Sent.LAST:
+            if sent is not None and sent.head.kind == "close":
                 self._forget(request_id)
-            elif last or sent == Sent.SENT:  # to what is kept the cloud owes no answer
+            elif last or sent is not None:  # to what is kept the cloud owes no answer
                 self._monitor.sent(request_id, last=last)
 
     def _open(self, request_id: str) -> RequestStream:
@@ -184,14 +185,6 @@ _LEVELS = {
 }
 
 
-class Sent(Enum):
-    """The result of sending a robot's message."""
-
-    SENT = "sent"
-    KEPT = "kept until its turn; after a restart of the bridge that never comes"
-    LAST = "sent, and it was the request's last one"
-
-
 class RequestStream:
     """Sends one request's messages on one stream, in order.
 
@@ -204,25 +197,27 @@ class RequestStream:
         self._next = 0
         self._waiting: dict[int, ClientFrame] = {}  # by sequence
 
-    def send(self, sequence: int, frame: ClientFrame) -> Sent:
-        """Queue a message, then send all that are next in sequence. ValueError: the request is
-        lost, and why."""
+    def send(self, sequence: int, frame: ClientFrame) -> ClientFrame | None:
+        """Queue a message, then send all that are next in sequence; returns the last that was sent.
+
+        None: it waits for its turn, which never comes after a restart of the bridge. ValueError:
+        the request is lost, and why.
+        """
         if sequence > self._next and len(self._waiting) >= MAX_WAITING_MESSAGES:
             raise ValueError("a message of this decode got lost on its way to the bridge")
         if sequence >= self._next:
             self._waiting[sequence] = frame
-        outcome = Sent.KEPT
+        sent = None
         while self._next in self._waiting:
-            due = self._waiting.pop(self._next)
+            sent = self._waiting.pop(self._next)
             self._next += 1
-            if due.head.kind in ("open", "resume"):
-                due = encode_client(self._key.sign(decode_client(due)))
-            if due.head.kind == "close":
-                self.stream.close(due)
-                return Sent.LAST
-            self.stream.send(due)
-            outcome = Sent.SENT
-        return outcome
+            if sent.head.kind in ("open", "resume"):
+                sent = encode_client(self._key.sign(decode_client(sent)))
+            if sent.head.kind == "close":
+                self.stream.close(sent)
+                return sent
+            self.stream.send(sent)
+        return sent
 
 
 main = partial(spin, CloudBridge)  # runs it until a signal

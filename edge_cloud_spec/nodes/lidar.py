@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rclpy.time import Time
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
+from ..errors import refuse
 from ..nav.events import Scan
 from ..nav.floor import Floor
 from ..nav.footprint import Mount, ObstacleSettings
@@ -44,16 +45,19 @@ def read_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -
     _check_frame(message.header.frame_id, settings.scan_at, base_frame, "scan")
     ranges = np.asarray(message.ranges, np.float64)
     step = message.angle_increment
-    if not 0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND:
-        raise ValueError(
+    refuse(
+        (
+            not 0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND,
             f"{len(ranges)} ranges of the scan, {math.degrees(step):.3g} degrees apart, are no "
-            "scan; correct angle_increment in its driver"
-        )
-    if abs(step) > COARSEST_RAD + FLOAT32_RAD:
-        raise ValueError(
+            "scan; correct angle_increment in its driver",
+        ),
+        (
+            abs(step) > COARSEST_RAD + FLOAT32_RAD,
             f"the rays of the scan are {math.degrees(abs(step)):.3g} degrees apart, and a chair "
-            "fits between them; it takes a lidar with 6 degrees at most"
-        )
+            "fits between them; it takes a lidar with 6 degrees at most",
+        ),
+        error=ValueError,
+    )
     angles = message.angle_min + np.arange(len(ranges)) * step
     return rays_of_scan(ranges, angles, message.range_min, message.range_max, settings), None
 
@@ -72,16 +76,19 @@ def read_cloud(
 
 def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None:
     expected = mount.frame or base_frame
-    if frame.rpartition("/")[2] in STANDING_FRAMES:
-        raise ValueError(
+    refuse(
+        (
+            frame.rpartition("/")[2] in STANDING_FRAMES,
             f"its frame is {frame[:80]!r}, which does not move with the base; take the topic that "
-            "its driver publishes in the lidar's own frame"
-        )
-    if frame.lstrip("/") != expected.lstrip("/"):
-        raise ValueError(
+            "its driver publishes in the lidar's own frame",
+        ),
+        (
+            frame.lstrip("/") != expected.lstrip("/"),
             f"its frame is {frame[:80]!r}, not {expected!r}; obstacles.{source}_at must say what "
-            "frame it has, and where it is on the base"
-        )
+            "frame it has, and where it is on the base",
+        ),
+        error=ValueError,
+    )
 
 
 def _places(message: PointCloud2) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from itertools import count
 from ..edge.events import Abort, Cut
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
-from ..nav.answer import Action
+from ..nav.answer import Action, Reading
 from ..nav.clock_offset import camera_clock
 from ..nav.e_stop import E_STOP_ON
 from ..nav.events import EStop, Instruction, Report, Tick
@@ -69,7 +69,8 @@ class LoopSettings:
     mission: MissionSettings = field(default_factory=MissionSettings)
 
 
-# Events, besides Instruction, EStop, FreeSpace, NavigatorStatus and Tick (once a second)
+# Events, besides Instruction, EStop, FreeSpace, NavigatorStatus, Tick (once a second), and Reading:
+# what the current decision's answer says, of which more words are verified
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,6 @@ class Frame:
     jpeg: bytes
     stamp: int = 0
     clock_offset: float = 0.0
-
-
-@dataclass(frozen=True)
-class Answered:
-    """There are more verified words of the current decision, and maybe its ``action`` in them."""
-
-    action: Action | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ class Paused:
     state: str = INACTIVE
 
 
-Event = Frame | FreeSpace | Answered | Ended | Paused | NavigatorStatus | Instruction | EStop | Tick
+Event = Frame | FreeSpace | Reading | Ended | Paused | NavigatorStatus | Instruction | EStop | Tick
 
 # Effects
 
@@ -227,7 +221,7 @@ class DecisionLoop:
             case FreeSpace():
                 self._spaces.append(event)
                 return []
-            case Answered(action):
+            case Reading(action):
                 self._acted = action is not None
                 return self._cut_short(now)
             case Ended():

@@ -38,7 +38,6 @@ from .decision_loop import (
     EXPLAIN_FULL,
     EXPLAIN_UNTIL_NEXT,
     SAME_PICTURE,
-    Answered,
     Decide,
     DecisionLoop,
     Ended,
@@ -359,13 +358,24 @@ class Pilot:
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None
         settings, runner, dialect = self.settings, self.runner, self.settings.dialect
-        said = _first_words(decide)
+        said = Words(
+            request=decide.request,
+            position=0,
+            tokens=(),
+            text="",
+            verified=True,
+            finished=False,
+            stamp=decide.frame.stamp,
+            goal_id=decide.goal_id,
+            instruction=decide.instruction,
+            stops=decide.stops,
+            camera_offset=decide.frame.clock_offset,
+        )
 
         def on_text(emit: Emit, text: str, answer: str, reason: str) -> None:
             nonlocal said
-            reading = said.reading
-            if not reading.settled:
-                reading = dialect.read(answer, ended=reason == END)
+            is_settled = said.reading.settled
+            reading = said.reading if is_settled else dialect.read(answer, ended=reason == END)
             said = replace(
                 said,
                 position=emit.position,
@@ -379,7 +389,7 @@ class Pilot:
             )
             self._publish(said)
             if not reason:
-                self.receive(Answered(reading.action))
+                self.receive(reading)
 
         try:
             self._in_cloud = True  # set first, so that a link lost meanwhile ends the decision
@@ -430,27 +440,9 @@ def _attempting(publish: Callable[[Any], object]) -> Callable[[Any], None]:
     return attempt
 
 
-def _first_words(decide: Decide) -> Words:
-    """Empty words that announce this decision."""
-    return Words(
-        request=decide.request,
-        position=0,
-        tokens=(),
-        text="",
-        verified=True,
-        finished=False,
-        stamp=decide.frame.stamp,
-        goal_id=decide.goal_id,
-        instruction=decide.instruction,
-        stops=decide.stops,
-        camera_offset=decide.frame.clock_offset,
-    )
-
-
 def _ended(decide: Decide, outcome: Outcome, action: Action | None) -> Ended:
     if outcome.reason == ABORTED:
         return Ended(abandoned=True)
-    problem = ""
-    if not outcome.completed:
-        problem = f"no decision on {decide.instruction!r}: {outcome.text or outcome.reason}"
+    why = f"no decision on {decide.instruction!r}: {outcome.text or outcome.reason}"
+    problem = "" if outcome.completed else why
     return Ended(action, problem, outcome.out_of_reach, outcome.retry_after_s)

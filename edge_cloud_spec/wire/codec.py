@@ -36,13 +36,10 @@ from ..request import (
 from . import decode_pb2 as pb
 from .channel import MAX_PAUSE_S
 from .frames import (
-    NO_BASE,
     ClientFrame,
     Head,
     ServerFrame,
-    client_bytes,
     client_head,
-    server_bytes,
     server_head,
 )
 from .messages import (
@@ -79,24 +76,24 @@ def encode_client(message: ClientMessage) -> ClientFrame:
     """Serialize a robot's message."""
     match message:
         case DraftMessage():
-            return _client_frame("draft", _write_draft(message), message.base)
+            return ClientFrame.of(
+                Head("draft", message.base), _write_draft(message).SerializeToString()
+            )
         case Open():
-            return _client_frame("open", _write_open(message))
+            return ClientFrame.of(Head("open"), _write_open(message).SerializeToString())
         case Generate(base, generation):
-            return _client_frame("generate", pb.Generate(**vars(generation)), base)
+            return ClientFrame.of(
+                Head("generate", base), pb.Generate(**vars(generation)).SerializeToString()
+            )
         case Resume(session, base, secret):
-            return _client_frame("resume", pb.Resume(session=session, secret=secret), base)
+            return ClientFrame.of(
+                Head("resume", base),
+                pb.Resume(session=session, secret=secret).SerializeToString(),
+            )
         case Close(resampled):
-            return _client_frame("close", pb.Close(resampled=resampled))
+            return ClientFrame.of(Head("close"), pb.Close(resampled=resampled).SerializeToString())
         case RowRequest(base):
-            return _client_frame("row_request", None, base)
-
-
-def _client_frame(
-    kind: str, message: ProtoMessage | None, base: PrefixDigest = NO_BASE
-) -> ClientFrame:
-    head = Head(kind, base)
-    return ClientFrame(head, client_bytes(head, message.SerializeToString() if message else b""))
+            return ClientFrame.of(Head("row_request", base), b"")
 
 
 def decode_client(frame: ClientFrame) -> ClientMessage:
@@ -131,12 +128,14 @@ def encode_server(message: ServerMessage) -> ServerFrame:
         case Verdict():
             pass_us = _microseconds(message.verify_s)
             head = Head("verdict", message.base, message.finish, len(message.path), pass_us)
-            return _server_frame(head, _write_verdict(message))
+            return ServerFrame.of(head, _write_verdict(message).SerializeToString())
         case Prediction(base, path, token, confidence):
             head = Head("prediction", base, "", len(path), round(confidence * 1e6))
-            return _server_frame(head, pb.Prediction(path=_write_path(path), token=token))
+            return ServerFrame.of(
+                head, pb.Prediction(path=_write_path(path), token=token).SerializeToString()
+            )
         case RowMessage(base, row):
-            return _server_frame(Head("row", base), _write_rows([row]))
+            return ServerFrame.of(Head("row", base), _write_rows([row]).SerializeToString())
         case Opened():
             opened = pb.Opened(
                 session=message.session,
@@ -145,7 +144,7 @@ def encode_server(message: ServerMessage) -> ServerFrame:
                 verified=message.verified,
                 keeps=message.keeps,
             )
-            return _server_frame(Head("opened", message.base), opened)
+            return ServerFrame.of(Head("opened", message.base), opened.SerializeToString())
         case Fault():
             body = pb.Fault(
                 code=message.code,
@@ -155,11 +154,7 @@ def encode_server(message: ServerMessage) -> ServerFrame:
                 lease=message.lease,
                 lease_ms=round(1e3 * message.lease_s),
             )
-            return read_server(_server_frame(Head("fault"), body).data)
-
-
-def _server_frame(head: Head, message: ProtoMessage) -> ServerFrame:
-    return ServerFrame(head, server_bytes(head, message.SerializeToString()))
+            return read_server(ServerFrame.of(Head("fault"), body.SerializeToString()).data)
 
 
 def decode_server(frame: ServerFrame) -> ServerMessage:

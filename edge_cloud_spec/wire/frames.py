@@ -75,6 +75,12 @@ class ClientFrame(MessageFrame):
 
     _layout = _CLIENT
 
+    @classmethod
+    def of(cls, head: Head, body: bytes) -> ClientFrame:
+        """The frame with this head and this protobuf."""
+        base, kind = head.base, CLIENT_KINDS.index(head.kind)
+        return cls(head, _CLIENT.pack(kind, 0, base.length, base.hash) + body)
+
 
 @dataclass(frozen=True)
 class ServerFrame(MessageFrame):
@@ -83,18 +89,12 @@ class ServerFrame(MessageFrame):
     _layout = _SERVER
     fault: Fault | None = None
 
-
-def client_bytes(head: Head, body: bytes) -> bytes:
-    """The bytes of a robot's frame."""
-    base, kind = head.base, CLIENT_KINDS.index(head.kind)
-    return _CLIENT.pack(kind, 0, base.length, base.hash) + body
-
-
-def server_bytes(head: Head, body: bytes) -> bytes:
-    """The bytes of a cloud's frame."""
-    base, kind, finish = head.base, SERVER_KINDS.index(head.kind), FINISHES.index(head.finish)
-    numbers = (finish, head.accepted, head.millionths)
-    return _SERVER.pack(kind, 0, base.length, base.hash, *numbers) + body
+    @classmethod
+    def of(cls, head: Head, body: bytes) -> ServerFrame:
+        """The frame with this head and this protobuf; without what a fault says."""
+        base, kind, finish = head.base, SERVER_KINDS.index(head.kind), FINISHES.index(head.finish)
+        numbers = (finish, head.accepted, head.millionths)
+        return cls(head, _SERVER.pack(kind, 0, base.length, base.hash, *numbers) + body)
 
 
 def client_head(data: bytes) -> Head:

@@ -222,7 +222,7 @@ def test_a_robot_pushes_as_much_as_the_cloud_keeps(draft: Draft, most: int) -> N
     robot, counters = Waiting().drafts, Counters()
     cloud, pushed = PushedDrafts(counters), 0
     for token in range(MAX_PUSHED + 9):
-        if message := robot.push((token,), FinishedDraft(draft, (1,), 0), 0.0, exits=True):
+        for message in robot.push((token,), FinishedDraft(draft, (1,), 0), 0.0, exits=True):
             cloud.add(message)  # raises BadDraft where it is one too many
             pushed += 1
     assert (pushed, len(cloud), counters.unused) == (most, most, 0)

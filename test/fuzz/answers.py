@@ -15,7 +15,7 @@ from fuzz.scenes import Scene
 
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import read_server
-from edge_cloud_spec.wire.frames import Head, server_bytes
+from edge_cloud_spec.wire.frames import Head, ServerFrame
 
 # What can be wrong with a residual, a row or a verdict. Each of these must end the decode.
 
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def frame(self) -> bytes:
-        return server_bytes(self.head, self.body.SerializeToString())
+        return ServerFrame.of(self.head, self.body.SerializeToString()).data
 
     @property
     def rows(self) -> pb.Rows:

@@ -15,7 +15,7 @@ from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.wire import decode_pb2 as pb
-from edge_cloud_spec.wire.frames import Head, client_bytes
+from edge_cloud_spec.wire.frames import ClientFrame, Head
 from edge_cloud_spec.wire.messages import Open
 
 VOCABULARY = 64
@@ -98,7 +98,7 @@ def proper_draft(random: Random, place: Place, tokens: list[int] | None = None) 
 
 def frame_of(draft: pb.Draft, base: PrefixDigest) -> bytes:
     """The frame of a draft after this prefix."""
-    return client_bytes(Head("draft", base), draft.SerializeToString())
+    return ClientFrame.of(Head("draft", base), draft.SerializeToString()).data
 
 
 def write_rows(random: Random, rows: pb.Rows, children: list[list[int]], dense: bool) -> None:
@@ -143,4 +143,4 @@ GIANTS = 6
 
 def giant(number: int, place: Place) -> bytes:
     """A draft of a million nodes, rows or numbers for the right place."""
-    return client_bytes(Head("draft", place.draft_base), _giants()[number])
+    return ClientFrame.of(Head("draft", place.draft_base), _giants()[number]).data

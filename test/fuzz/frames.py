@@ -12,7 +12,7 @@ from fuzz.drafts import GIANTS, Place, frame_of, giant, proper_draft
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.frames import NO_BASE, Head, client_bytes
+from edge_cloud_spec.wire.frames import NO_BASE, ClientFrame, Head
 from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open, Resume, RowRequest
 
 # What can be odd about the rest; some of it is refused, some stale, some may stand.
@@ -107,7 +107,7 @@ def odd_open(random: Random, opening: Open) -> bytes:
             said.parts.extend([pb.Part()])
         case _:
             change(random, message, ODD_OPEN)
-    return client_bytes(Head("open"), message.SerializeToString())
+    return ClientFrame.of(Head("open"), message.SerializeToString()).data
 
 
 def change(random: Random, message: Any, odd: dict[str, tuple[Any, ...]]) -> None:

@@ -135,7 +135,7 @@ def _goes_farther_aside(reference: Any, *given: Any) -> tuple[float, float]:
         (Unverified, "goal", lambda _, self, goal: goal, "a long move on unverified words"),
         (motion, "_sped_up", lambda _, given, wanted, *more: wanted, "within"),
         (navigating, "TICK_GAP_S", 10.0, "after the last one's end"),
-        (navigating, "COMMAND_PERIOD_S", 1.0, "valid for too long"),
+        (motion, "COMMAND_PERIOD_S", 1.0, "valid for too long"),
         (Navigator, "_instruct", _goes_on, "the instruction before"),
         (Navigator, "configure", _only_notes, "old parameters"),
         (Navigator, "_drives_on", lambda *_: True, "before the end of another"),

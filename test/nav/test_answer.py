@@ -145,7 +145,12 @@ def test_an_answer_is_settled_once_at_its_delimiter_with_what_its_words_say() ->
     settled = [listener.receive(each, 100.0 + n) for n, each in enumerate(told)]
     assert [one is not None for one in settled] == [False, False, False, False, True, False, False]
     (one,) = [one for one in settled if one]
-    assert (one.action, one.problem, one.frame_time, one.verified) == (LARGE, "", 99.75, True)
+    assert (one.reading.action, one.reading.problem, one.frame_time, one.verified) == (
+        LARGE,
+        "",
+        99.75,
+        True,
+    )
     first = one.words
     assert (first.request, first.stamp, first.goal_id, first.stops) == ("r", 7, "goal-1", 3)
     assert set(listener.counts.values()) == {0}
@@ -168,8 +173,8 @@ def test_in_any_order_an_answer_is_read_in_its_own_or_not_at_all(
         ends = expected == 5 if in_turn else each.finished and each.position > expected
         assert (one is not None) == (ends and outcome is None)
         if one is not None:
-            assert one.action == (LARGE if in_turn else None)
-            assert ("missing" in one.problem) != in_turn
+            assert one.reading.action == (LARGE if in_turn else None)
+            assert ("missing" in one.reading.problem) != in_turn
             outcome = one
     assert (listener.counts["repeated"], listener.counts["out_of_order"]) == (repeated, misplaced)
 
@@ -232,12 +237,12 @@ def test_a_stop_is_heard_from_an_older_request_too_and_once(age: float) -> None:
     begun, other = pieces("b", ("action: tu", "rn left small;"), stamp=100.25)
     assert listener.receive(begun, 100.5) is None
     stop = listener.receive(end, 101.0)
-    assert stop is not None and stop.action == parse_action("stop")
+    assert stop is not None and stop.reading.action == parse_action("stop")
     assert listener.receive(end, 101.0) is None and listener.counts["stale"] == 1
     older = listener.receive(words("c", 99.5, text="action: stop;", age=age), 100.5)
-    assert older is not None and older.action == parse_action("stop")
+    assert older is not None and older.reading.action == parse_action("stop")
     one = listener.receive(other, 101.0)
-    assert one is not None and str(one.action) == "turn left small", "the newest goes on"
+    assert one is not None and str(one.reading.action) == "turn left small", "the newest goes on"
 
 
 def test_a_stamp_from_the_future_does_not_make_the_next_ones_old() -> None:
@@ -332,5 +337,5 @@ def test_an_answer_without_an_action_is_said_as_what_it_is(
     """A decode without words has failed; nothing was refused."""
     heard = words(text=text, finished=bool(reason), finish_reason=reason)
     one = AnswerSequencer().receive(heard, 100.0)
-    assert (one and (one.action, one.problem)) == (said and (None, said))
+    assert (one and (one.reading.action, one.reading.problem)) == (said and (None, said))
     assert one is None or one.failed == (not text and reason != "end")

@@ -20,9 +20,16 @@ from edge_cloud_spec.nav.budget import (
     MOVE_TURN_RAD,
     Budget,
 )
+from edge_cloud_spec.nav.events import Drive
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.limits import Axis, Limits
-from edge_cloud_spec.nav.motion import REACH_RATIO, STEP_GRACE_S, Motion, Profile
+from edge_cloud_spec.nav.motion import (
+    REACH_RATIO,
+    STEP_GRACE_S,
+    Motion,
+    MotionEnd,
+    Profile,
+)
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
 from edge_cloud_spec.nav.steps import Goal, Steps
@@ -93,7 +100,8 @@ def test_a_motion_ends_at_one_and_a_half_of_its_plan_and_a_second() -> None:
         Motion(Goal(distance=0.9), Limits(), 0.0, Pose()),
         np.arange(0.0, 9.0, COMMAND_PERIOD_S),
     )
-    ended = next(now for now in times if motion.step(now, Pose(), lambda wanted: STILL).done)
+    steps = ((now, motion.step(now, Pose(), lambda wanted: STILL)) for now in times)
+    ended = next(now for now, step in steps if isinstance(step, MotionEnd))
     assert ended == pytest.approx(
         1.5 * (0.9 / 0.6 + 0.6 / 2.0) + STEP_GRACE_S, abs=COMMAND_PERIOD_S
     )
@@ -110,7 +118,8 @@ def test_what_was_moved_against_a_step_is_in_reach_as_far_as_its_budget_goes(siz
 def test_what_was_driven_before_a_wait_is_not_taken_up_after_it() -> None:
     turn = Motion(Goal(angle=1.0), Limits(), 0.0, Pose(), None, Velocity(0.3), (0.01, 0.0, 0.0))
     turn.wait(0.05)
-    assert turn.step(0.1, Pose()).velocity.vx == 0.0
+    step = turn.step(0.1, Pose())
+    assert isinstance(step, Drive) and step.velocity.vx == 0.0
 
 
 def test_a_motion_that_began_by_the_clock_goes_on_by_it_when_odometry_comes() -> None:
@@ -146,7 +155,8 @@ def test_no_command_is_faster_over_ground_than_its_limit(
     here, motion = Pose(), Motion(goal, limits, 0.0, Pose(), None, driven)
     for tick, (aside, turned) in enumerate(pushes):
         here = Pose(here.x + 0.01, here.y + aside, here.yaw + turned)
-        velocity = motion.step(COMMAND_PERIOD_S * (tick + 1), here).velocity
+        step = motion.step(COMMAND_PERIOD_S * (tick + 1), here)
+        velocity = step.velocity if isinstance(step, Drive) else STILL
         assert velocity.speed <= limits.top_speed + 1e-9
         assert not unverified or velocity.speed <= Unverified().speed + 1e-9
         assert abs(velocity.vy) <= limits.lateral_speed + 1e-9

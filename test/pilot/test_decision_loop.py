@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.edge.events import Abort, Cut
-from edge_cloud_spec.nav.answer import SEARCH_ACTION, STOP_ACTION, Action
+from edge_cloud_spec.nav.answer import SEARCH_ACTION, STOP_ACTION, Action, Reading
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
 from edge_cloud_spec.nav.status import GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
@@ -19,7 +19,6 @@ from edge_cloud_spec.pilot.decision_loop import (
     EXPLAIN_UNTIL_NEXT,
     RELEASE_S,
     SETTLE_S,
-    Answered,
     Decide,
     DecisionLoop,
     Effect,
@@ -268,7 +267,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
 ) -> None:
     loop = deciding(explain)
     loop.settings = LoopSettings(EXPLAIN_FULL)  # a decision keeps the settings of its beginning
-    effects = loop.on(Answered(action), 1.5)
+    effects = loop.on(Reading(action), 1.5)
     effects += loop.on(frame("that nothing is due on"), 1.6)
     if due:
         loop.on(NavigatorStatus("ready", "r1", stops=7), 2.0)

@@ -25,7 +25,7 @@ from edge_cloud_spec.wire.codec import (
     read_client,
     read_server,
 )
-from edge_cloud_spec.wire.frames import Head, client_bytes, server_bytes
+from edge_cloud_spec.wire.frames import ClientFrame, Head, ServerFrame
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
     Close,
@@ -212,7 +212,7 @@ def test_messages_arrive_as_they_were(client: ClientMessage, server: ServerMessa
     assert plain(decode_server(said)) == plain(server)
 
 
-VERDICT = server_bytes(Head("verdict"), b"")
+VERDICT = ServerFrame.of(Head("verdict"), b"").data
 ROW = pb.Rows(sizes=[1], probabilities=b"1234")
 
 
@@ -227,10 +227,10 @@ def resampled(residual: pb.Residual) -> bytes:
         (VERDICT[:-1], "no whole head"),
         (b"\x02\x01" + VERDICT[2:] + bytes(24), "earlier protocol"),  # with the times of protocol 4
         (b"\xff\x00" + bytes(40), "later protocol"),
-        (b"\x03" + server_bytes(Head("verdict", finish="end"), b"")[1:], "ends the answer"),
-        (server_bytes(Head("verdict", accepted=1025), b""), "more is accepted"),
-        (server_bytes(Head("verdict", accepted=2), b"\x12\x01\x07"), "whose head says 2"),
-        (server_bytes(Head("prediction", millionths=10**6 + 1), b""), "surer than certain"),
+        (b"\x03" + ServerFrame.of(Head("verdict", finish="end"), b"").data[1:], "ends the answer"),
+        (ServerFrame.of(Head("verdict", accepted=1025), b"").data, "more is accepted"),
+        (ServerFrame.of(Head("verdict", accepted=2), b"\x12\x01\x07").data, "whose head says 2"),
+        (ServerFrame.of(Head("prediction", millionths=10**6 + 1), b"").data, "surer than certain"),
         (b"\x0a" + VERDICT[1:], "the version that recorded it"),  # a bag of before
         (encode_server(Fault("x", "y")).data + b"\xff", "not a message of this protocol"),
         (resampled(pb.Residual(top=ROW, tail=ROW)), "needs the ids"),
@@ -299,14 +299,14 @@ def test_a_message_that_is_not_whole_or_too_long_is_refused(
 ) -> None:
     head = Head("draft" if isinstance(body, pb.Draft) else "open")
     with pytest.raises(ValueError, match=complaint):
-        decode_client(read_client(client_bytes(head, body.SerializeToString())))
+        decode_client(read_client(ClientFrame.of(head, body.SerializeToString()).data))
 
 
 @pytest.mark.parametrize("told", [b"12345", *np.array([[0.5], [np.nan]], "<f4")], ids=str)
 def test_a_verdict_tells_logarithms_of_probabilities_or_is_refused(told: object) -> None:
     body = pb.Verdict(token=1, log_probs=bytes(told)).SerializeToString()  # type: ignore[call-overload]
     with pytest.raises(WireError, match="probabilit"):
-        decode_server(read_server(server_bytes(Head("verdict"), body)))
+        decode_server(read_server(ServerFrame.of(Head("verdict"), body).data))
 
 
 def test_no_cloud_makes_a_robot_wait_for_longer_than_the_longest_pause() -> None:

@@ -251,9 +251,10 @@ class LocalModels(ModelRunner):
     def _propose_by_head(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
         """As ``propose``; empty where the head cannot draft now, or has failed in this session: the
         target goes on without it."""
-        if session.head_failed or not _is_computed(_cached(session)):
+        target = _cached(session)
+        if session.head_failed or not target.ready or target.session.pending_rows > 1:
             return Draft(())  # the head reads rows of the target, which its next pass computes
-        session.target.pin(True)  # the head's rows are in the target's cache
+        target.pin(True)  # the head's rows are in the target's cache
         try:
             return self._finished(session, prefix, length)
         except MemoryFull:
@@ -263,7 +264,7 @@ class LocalModels(ModelRunner):
             session.head_failed, session.drafter = True, None
             return Draft(())
         finally:
-            session.target.pin(False)
+            target.pin(False)
 
     def _finished(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
         if session.drafter is None:
@@ -288,11 +289,6 @@ class LocalModels(ModelRunner):
 def _cached(session: HeldSession) -> CachedTarget:
     assert isinstance(session.target, CachedTarget)
     return session.target
-
-
-def _is_computed(target: CachedTarget) -> bool:
-    """Whether at most the last token of the prefix is not computed yet."""
-    return target.ready and target.session.pending_rows <= 1
 
 
 def _grammar(model: Processor | ByteDrafter, opening: Open, spec: PromptSpec) -> Grammar | None:

@@ -201,9 +201,7 @@ class DraftChoice:
             self.forget_passed()
         if message is not None:
             return self.given(message, awaited=not generating)
-        if not late:
-            return None
-        rest = self.pushed.take_rest(self._answer)
+        rest = self.pushed.take_rest(self._answer) if late else None
         if rest is None:
             return None
         self._counters.verified += 1

@@ -343,8 +343,10 @@ class CloudSession:
 
     def _on_scored(self, scored: Scored) -> list[Effect]:
         due = self.due
-        if due.row_only:
-            return self._on_row(scored)
+        if due.row_only:  # the robot draws the next token itself
+            self._rejected = scored.rows.row(-1, self.opening.policy).dense()
+            self.turn(SessionTrigger.REJECTED)
+            return [RowMessage(self.digest, self._rejected)]
         verdict = self._verify(due, scored)
         reply = verdict if due.complete else replace(verdict, tokens=())
         path, finish = verdict.path, verdict.finish
@@ -358,12 +360,6 @@ class CloudSession:
         if finish:
             self._drafts.end()
         return [reply, Commit(path, last), *self._next(late=not due.awaited)]
-
-    def _on_row(self, scored: Scored) -> list[Effect]:
-        """Handle a request of P by a robot that draws the next token itself."""
-        self._rejected = scored.rows.row(-1, self.opening.policy).dense()
-        self.turn(SessionTrigger.REJECTED)
-        return [RowMessage(self.digest, self._rejected)]
 
     def _verify(self, due: DuePass, scored: Scored) -> Verdict:
         """Apply the acceptance rule, cut at the answer's end; returns a verdict with its tokens.

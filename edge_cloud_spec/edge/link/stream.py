@@ -158,8 +158,10 @@ class ClientStream:
                 await self._diagnose(error)
         except _SilentError:
             reason = "nothing answers there"
-        if self._answered:
-            await self._wait_for_close(None if clean else LATE_CLOSE_S)
+        # After the decode's last answer a lost stream is not reopened: wait for the decode's end.
+        late_s = None if clean else LATE_CLOSE_S
+        if self._answered and not await _within(late_s, self._goes_on.wait()):
+            self._answered = False  # a robot that awaits an earlier answer resumes after this
         if not self.closing:
             self._report_loss(reason if connected else self._unreachable(reason))
             if not route.lost(connected=connected and not refused):
@@ -197,11 +199,6 @@ class ClientStream:
             self._queue = asyncio.Queue()
             self._lost = False
             self._on_receive(LinkUp(moved))
-
-    async def _wait_for_close(self, seconds: float | None) -> None:
-        """Wait for the decode's end: after its last answer, a lost stream is not reopened."""
-        if not await _within(seconds, self._goes_on.wait()):
-            self._answered = False  # a robot that awaits an earlier answer resumes after this
 
     async def _connect(self, place: Place | None) -> Any:
         """Connect a call; reports LinkLost if that takes too long (``Route.connect_s``).

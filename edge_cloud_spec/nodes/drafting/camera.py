@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image as Picture
 
-from ...errors import UserError
+from ...errors import UserError, refuse
 from ...health import Health, Level
 from ...models.image import MAX_SIDE, check_size, decode_image, is_black
 from ...nav.clock_offset import clock_sentence
@@ -38,33 +38,40 @@ def encode_frame(message: Image | CompressedImage) -> bytes:
     is_compressed = hasattr(message, "format")
     said = message.format if is_compressed else message.encoding
     encoding, _, converted = said.partition(";")
-    if encoding in _DEPTHS:
-        raise UserError(
+    width = _WIDTHS.get(encoding, 0)
+    refuse(
+        (
+            encoding in _DEPTHS,
             f"camera frames have encoding {encoding!r}, which is a depth camera's: "
-            "name the topic of the colour camera (camera:=)"
-        )
-    if encoding.startswith("bayer_") and "bgr" not in converted:
-        raise UserError(
+            "name the topic of the colour camera (camera:=)",
+        ),
+        (
+            encoding.startswith("bayer_") and "bgr" not in converted,
             f"camera frames have encoding {encoding!r:.40}, which is a sensor's mosaic, also when "
-            "it is compressed: have the driver publish rgb8, or start image_proc's debayer node"
-        )
+            "it is compressed: have the driver publish rgb8, or start image_proc's debayer node",
+        ),
+        (
+            not is_compressed and not width,
+            f"camera frames have encoding {encoding!r:.40}; "
+            f"publish {', '.join(_WIDTHS)}, or compressed frames",
+        ),
+    )
     if is_compressed:
         return bytes(message.data)
-    if (width := _WIDTHS.get(encoding)) is None:
-        raise UserError(
-            f"camera frames have encoding {encoding!r:.40}; "
-            f"publish {', '.join(_WIDTHS)}, or compressed frames"
-        )
     check_size(message.width, message.height, MAX_SIDE**2)  # only the model knows how many pixels
     row, size = message.width * width, len(message.data)
     shape = f"a camera frame of {message.width}x{message.height} {encoding}"
-    if message.step < row:
-        raise UserError(
+    refuse(
+        (
+            message.step < row,
             f"{shape} has rows of {message.step} bytes (its step), not {row}: its driver is wrong, "
-            "or publish compressed frames"
-        )
-    if size < message.step * message.height:
-        raise UserError(f"{shape} holds only {size} bytes: it is truncated")
+            "or publish compressed frames",
+        ),
+        (
+            size < message.step * message.height,
+            f"{shape} holds only {size} bytes: it is truncated",
+        ),
+    )
     data = np.frombuffer(message.data, np.uint8)[: message.step * message.height]
     pixels = data.reshape(message.height, message.step)[:, :row]
     pixels = pixels.reshape(message.height, message.width, width)

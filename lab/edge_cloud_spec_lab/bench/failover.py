@@ -24,9 +24,10 @@ from edge_cloud_spec.cloud.fleet.ray_fleet import Fleet
 from edge_cloud_spec.cloud.fleet.registry import ScalingLimits
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Emit, LinkUp
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.runner import DecodeRunner
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.loop_thread import LoopThread

@@ -21,7 +21,7 @@ from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.request import messages_digest
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.frames import Head, client_bytes
+from edge_cloud_spec.wire.frames import ClientFrame, Head
 from edge_cloud_spec.wire.messages import Open, base_digest
 from edge_cloud_spec_lab.harness.toy import spec_of
 from edge_cloud_spec_lab.replay.difference import reasons
@@ -99,7 +99,7 @@ def test_what_they_do_not_depend_on_is_no_reason(changes: dict[str, Any]) -> Non
 def test_a_bag_of_protocol_4_is_refused_in_a_sentence() -> None:
     """Its Open: the protocol, an instruction, a picture, an order."""
     said = b"\x08\x04\x1a\x07find it\x22\x02jp\x2a\x0caction first"
-    recorded = client_bytes(Head("open"), said)
+    recorded = ClientFrame.of(Head("open"), said).data
     decision = Decision(3, "r", 0.0, opening=recorded)
     with pytest.raises(UserError, match="decision 3 was recorded with protocol 4") as refused:
         opening_of(decision)
