@@ -53,10 +53,14 @@ settings.load_profile("repeatable")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """What is imported and collected stays to the end: no collection of garbage goes over it."""
+    """What is imported and collected stays to the end: no collection of garbage goes over it.
+
+    Later ones are rarer than by default: each goes over the models and traces that a test holds.
+    """
     gc.disable()
     found = yield
     gc.freeze()
+    gc.set_threshold(10_000, 5, 5)
     gc.enable()
     return found
 

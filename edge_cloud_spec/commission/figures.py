@@ -96,7 +96,12 @@ class TrialMeasurements:
             bisect_left(rows, when, key=itemgetter(0))
             for rows, when in ((self.commands, at), (self.poses, at - 1.0))
         )
-        return replace(self, commands=self.commands[first:], poses=self.poses[seen:])
+        path, later = (
+            self.path,
+            replace(self, commands=self.commands[first:], poses=self.poses[seen:]),
+        )
+        later._path = path[seen:]
+        return later
 
 
 class Steady(NamedTuple):

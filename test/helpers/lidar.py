@@ -35,12 +35,12 @@ def scan_of(
     out."""
     places = np.array(list(things), float).reshape(-1, 2)
     around = np.arange(*field)
-    off = np.degrees(np.arctan2(places[:, 1], places[:, 0]))
+    far, off = np.hypot(*places.T), np.degrees(np.arctan2(places[:, 1], places[:, 0]))
     looks = (off >= field[0]) & (off < field[1])
-    ranges = np.concatenate([np.full(len(around), FARTHEST - 0.5), np.hypot(*places.T)[looks]])
+    ranges = np.concatenate([np.full(len(around), FARTHEST - 0.5), far[looks]])
     degrees = np.concatenate([around, off[looks]])
-    for place in places[np.hypot(*places.T) < max(nearest, 0.6)]:  # it hides what is beyond it
-        beside = np.abs((degrees - np.degrees(np.arctan2(place[1], place[0])) + 180) % 360 - 180)
-        ranges[beside < 3.0] = np.minimum(ranges[beside < 3.0], np.hypot(*place))
+    for near in np.flatnonzero(far < max(nearest, 0.6)):  # it hides what is beyond it
+        beside = np.abs((degrees - off[near] + 180) % 360 - 180) < 3.0
+        ranges[beside] = np.minimum(ranges[beside], far[near])
     ranges[(ranges < nearest) | hidden(degrees, sectors)] = says
     return rays_of_scan(ranges, np.radians(degrees), nearest, FARTHEST, settings)

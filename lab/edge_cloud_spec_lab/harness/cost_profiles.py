@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -136,11 +136,16 @@ class CostProfile:
 
     def draft_pass_ms(self, width: int) -> float:
         """The time of a draft model's pass over this many branches, ms."""
-        widths = sorted(self.width_factors)
-        factors = [self.width_factors[each] for each in widths]
+        widths, factors = self._width_curve
         if width > widths[-1]:
-            return self.draft_ms * factors[-1] * width / widths[-1]
+            return float(self.draft_ms * factors[-1] * width / widths[-1])
         return self.draft_ms * float(np.interp(width, widths, factors))
+
+    @cached_property
+    def _width_curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """``width_factors``: widths, ascending, and their factors. Each virtual pass asks."""
+        widths = sorted(self.width_factors)
+        return np.array(widths), np.array([self.width_factors[each] for each in widths])
 
     def verify_pass_ms(self, tokens: int) -> float:
         """The time of a target's pass over this many drafted tokens, ms."""
