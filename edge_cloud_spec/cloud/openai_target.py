@@ -7,6 +7,7 @@ as reproducible as the server.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -252,7 +253,7 @@ class OpenAiModels(ModelRunner):
         """Start the streamed completion, without optional fields that the server refuses."""
         from openai import BadRequestError, UnprocessableEntityError
 
-        messages = chat_messages(opening.request, self.spec)
+        messages = await asyncio.to_thread(chat_messages, opening.request, self.spec)
         room = min(opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         usual: dict[str, Any] = {
             "temperature": 0,

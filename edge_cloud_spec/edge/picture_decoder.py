@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -166,13 +166,18 @@ def _request_of(messages: Sequence[Message] | Request) -> Request:
     """The request; of plain messages one that a later list may go on from."""
     if isinstance(messages, Request):
         return messages
-    made = isinstance(messages, Sequence) and all(isinstance(each, Message) for each in messages)
-    if not made or not all(isinstance(part, Part) for each in messages for part in each.parts):
+    given = tuple(messages) if isinstance(messages, Iterable) else ()
+    if not given or not all(map(_is_message, given)):
         raise UserError(
             "messages are a list of Message, each with a tuple of texts and pictures, as in "
             "[Message('user', (Picture.of(jpeg), 'what is ahead?'))]"
         )
-    return Request(tuple(messages), continues=True)
+    return Request(given, continues=True)
+
+
+def _is_message(given: object) -> bool:
+    parts = given.parts if isinstance(given, Message) else None
+    return isinstance(parts, tuple) and all(isinstance(part, Part) for part in parts)
 
 
 class PictureDecoder(Decoder):

@@ -20,6 +20,7 @@ import numpy as np
 from ..candidates import candidates_of
 from ..decoding.draft import MAX_NODES
 from ..decoding.preset import Preset
+from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
 from ..decoding.target_rows import LogitRows
 from ..errors import UserError
@@ -175,6 +176,8 @@ class DecodeLoop:
         self._request, self._settings, self._lookup_of = request, settings, lookup_of
         self._inbox, self._transport, self._on_emit = inbox, transport, on_emit
         self._prompt: DraftPrefill | None = None  # under way
+        self._end_ids: tuple[int, ...] = ()
+        self._processors: LogitsProcessors | None = None
         self._session: DraftSession | None = None  # of the drafter
         self._drafter: DraftModel | None = None
         self._drafted: deque[Event] = deque()  # events of the last pass, one per branch

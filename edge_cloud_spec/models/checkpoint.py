@@ -203,9 +203,13 @@ def missing(directory: Path, name: str) -> UserError:
             f"the weights in {directory} are in {others[0].name}, and that format may run code: "
             "load them with transformers, and give the directory of its save_pretrained"
         )
-    places = (place for at in ("*", "snapshots/*") for place in directory.glob(f"{at}/{name}"))
-    if name == "config.json" and (below := sorted(places)):  # a folder of the hub's cache is so
-        return UserError(f"{directory} holds no model, but {below[0].parent} may: give that one")
+    at = ("*", "snapshots/*", "*/snapshots/*")  # as the hub's cache has them
+    below = sorted(str(place.parent) for each in at for place in directory.glob(f"{each}/{name}"))
+    if name == "config.json" and below:
+        return UserError(
+            f"{directory} holds no model, but a folder in it may: give one of these, "
+            f"{', '.join(below[:3])}"
+        )
     return UserError(
         f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
     )

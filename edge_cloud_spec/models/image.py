@@ -165,17 +165,17 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 def plain(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     """The same picture for another program's decoder, which may ignore EXIF's orientation, clip 16
     bits, show what is transparent in white, or read no CMYK: these bytes if it is upright, of 8
-    bits, and in colour or grey; else new ones. Raises UserError as ``decode_image``.
+    bits, opaque, and in colour or grey; else a new JPEG. Raises UserError as ``decode_image``.
     """
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-            if _turned(image) is None and image.mode in ("RGB", "L"):
+            opaque = image.mode in ("RGB", "L") and "transparency" not in image.info
+            if opaque and _turned(image) is None:
                 return data
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         pass  # said below
     encoded = io.BytesIO()
-    kind = "JPEG" if data.startswith(b"\xff\xd8") else "PNG"
-    decode_image(data, max_pixels).save(encoded, kind, quality=95)
+    decode_image(data, max_pixels).save(encoded, "JPEG", quality=95, subsampling=0)
     return encoded.getvalue()
 
 

@@ -19,7 +19,7 @@ from helpers.edge_decoder import BASE as PROMPT_BASE
 from helpers.edge_decoder import OPENED, verdict
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import (
     FLOODED,
@@ -30,6 +30,7 @@ from edge_cloud_spec.edge.events import (
     Inbox,
     Item,
 )
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.runner import MAX_MESSAGES_BEFORE_PASS, DecodeRunner, Outcome
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import encode_server

@@ -180,6 +180,9 @@ def test_an_instruction_that_cannot_be_used_is_refused_and_nothing_is_left_over(
         [{"role": "user", "content": "what is ahead?"}],
         [Message("user", (b"a picture",))],  # type: ignore[arg-type]
         [Message("user", ({"type": "text"},))],  # type: ignore[arg-type]
+        [Message("user", "what is ahead?")],  # type: ignore[arg-type]
+        [Message("user", None)],  # type: ignore[arg-type]
+        [],
         Message("user", ("what is ahead?",)),
         None,
     ],

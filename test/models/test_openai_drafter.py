@@ -26,9 +26,10 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.dialects import ours
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Abort, Inbox
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED

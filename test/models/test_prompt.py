@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,15 +251,24 @@ def test_of_16_bits_the_higher_8_are_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind"), [("CMYK", "JPEG"), *((mode, "PNG") for mode in ("RGBA", "LA", "P", "1"))]
+    ("mode", "kind", "more"),
+    [
+        ("CMYK", "JPEG", {}),
+        *((mode, "PNG", {}) for mode in ("RGBA", "LA", "P", "1")),
+        ("RGB", "PNG", {"transparency": (0, 0, 0)}),
+        ("L", "PNG", {"transparency": 0}),
+    ],
 )
-def test_another_program_is_given_what_every_decoder_shows_alike(mode: str, kind: str) -> None:
-    image = decode_image(jpeg(0, 40, 24)).convert("L" if mode == "LA" else "RGB").convert(mode)
+def test_another_program_is_given_what_every_decoder_shows_alike(
+    mode: str, kind: str, more: dict[str, Any]
+) -> None:
+    image = decode_image(jpeg(0, 40, 24)).convert("L" if mode in "LA" else "RGB").convert(mode)
     if mode in ("RGBA", "LA"):
         image.putalpha(0)  # as some simulators leave it; a decoder may paint it white
-    data = saved(image, kind)
+    data = saved(image, kind, **more)
     others = Image.open(io.BytesIO(plain(data)))
-    assert others.mode == "RGB" and Image.open(io.BytesIO(data)).mode == mode
+    assert (others.format, others.mode) == ("JPEG", "RGB")
+    assert Image.open(io.BytesIO(data)).mode == mode
     apart = np.asarray(others, int) - np.asarray(decode_image(data), int)
     assert np.abs(apart).mean() < 8
 

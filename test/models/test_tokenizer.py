@@ -337,13 +337,15 @@ def test_a_date_in_a_chat_template_is_the_same_in_every_time_zone(
 
     monkeypatch.setattr(chat_template, "datetime", Clock)
     rendered, local = set(), set()
-    for zone in ("UTC", "AHEAD-14", "BEHIND+12"):
-        monkeypatch.setenv("TZ", zone)
+    try:
+        for zone in ("UTC", "AHEAD-14", "BEHIND+12"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            rendered.add(chat_template.compiled("{{ strftime_now('%d %b %Y') }}").render())
+            local.add(Clock.now().strftime("%d"))
+    finally:
+        monkeypatch.undo()
         time.tzset()
-        rendered.add(chat_template.compiled("{{ strftime_now('%d %b %Y') }}").render())
-        local.add(Clock.now().strftime("%d"))
-    monkeypatch.undo()
-    time.tzset()
     assert rendered == {"04 Oct 2024"} and len(local) == 2
 
 

@@ -225,12 +225,19 @@ def test_a_raw_frame_of_16_bits_keeps_its_higher_8_and_what_is_no_picture_is_nam
     ("said", "why"),
     [
         *((said, "") for said in ("", "jpeg", "png", "rgb8; jpeg compressed bgr8")),
-        *((said, "") for said in ("mono16; png compressed ", "bayer_rggb8; jpeg compressed bgr8")),
+        *((said, "") for said in ("bgr8; jpeg compressed ", "mono8; jpeg compressed mono8")),
+        *((said, "") for said in ("mono16; png compressed ", "8UC3; jpeg compressed ")),
+        *((f"bayer_rggb8; jpeg compressed {colour}", "") for colour in ("bgr8", "rgb8")),
+        ("yuv422_yuy2; png compressed bgr8", ""),
         ("16UC1; png compressed ", "a depth camera's"),
+        (" 16UC1 ;png", "a depth camera's"),
         ("16UC1; compressedDepth png", "a depth camera's"),
         ("32FC1; compressedDepth rvl", "a depth camera's"),
-        ("bayer_rggb8; jpeg compressed ", "a sensor's mosaic"),
-        ("bayer_gbrg16; png compressed ", "a sensor's mosaic"),
+        ("bayer_rggb8; jpeg compressed ", "without their colours"),
+        ("bayer_rggb8; jpeg compressed mono8", "without their colours"),
+        ("bayer_gbrg16; png compressed ", "without their colours"),
+        ("yuv422_yuy2; jpeg compressed mono8", "without their colours"),
+        ("uyvy; jpeg compressed mono8", "without their colours"),
     ],
 )
 def test_a_compressed_frame_is_refused_for_what_the_raw_one_was(said: str, why: str) -> None:
@@ -238,10 +245,11 @@ def test_a_compressed_frame_is_refused_for_what_the_raw_one_was(said: str, why: 
     if not why:
         assert encode_frame(compressed) == b"the picture"
         return
-    raw: Any = SimpleNamespace(encoding=said.partition(";")[0])
-    for message in (compressed, raw):
-        with pytest.raises(UserError, match=why):
-            encode_frame(message)
+    with pytest.raises(UserError, match=why):
+        encode_frame(compressed)
+    raw: Any = SimpleNamespace(encoding=said.partition(";")[0].strip())
+    with pytest.raises(UserError, match="a depth camera's" if "depth" in why else "publish rgb8"):
+        encode_frame(raw)
 
 
 FINE, PRESSED = (

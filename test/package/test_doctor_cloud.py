@@ -24,8 +24,9 @@ from helpers.doctor import elsewhere_only
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.serving import access
 from edge_cloud_spec.doctor.machine import check_cloud
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.link.probe import CONNECT_TIMEOUT_S
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.wire.channel import SERVICE
 from edge_cloud_spec_lab.harness.toy import toy_worker

@@ -8,7 +8,8 @@ import os
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
 MAPPED_BYTES = 2**20  # a buffer of more is mapped by itself, and given back when it is freed
 HEAPS = 2  # for all threads; by default eight a core, each of which keeps its own fragments
-KERNELS_KEPT = 64  # of oneDNN, one for each shape of a product: some 170 kB each, by default 1,024
+KERNELS_KEPT = 128  # of oneDNN, one for each shape of a product: some 170 kB each, by default 1,024
+OPERATIONS_KEPT = 8  # of each that torch has from oneDNN: up to 1 MB a shape, by default 1,024
 
 
 def bound_memory() -> None:
@@ -19,6 +20,7 @@ def bound_memory() -> None:
     of rows that a pass had.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS_KEPT))
+    os.environ.setdefault("LRU_CACHE_CAPACITY", str(OPERATIONS_KEPT))
     if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
         set_option(_M_MMAP_THRESHOLD, MAPPED_BYTES)
         set_option(_M_ARENA_MAX, HEAPS)

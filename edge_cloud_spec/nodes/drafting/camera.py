@@ -27,28 +27,31 @@ if TYPE_CHECKING:
 # Bytes of a pixel, by encoding.
 _WIDTHS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "8UC1": 1, "mono16": 2}
 _DEPTHS = ("16UC1", "32FC1")
+_CONVERTED = ("bayer_", "yuv", "uyvy", "yuyv", "nv")  # into colours, by who knows how
 
 
 def encode_frame(message: Image | CompressedImage) -> bytes:
     """The bytes of a compressed frame, or a JPEG of a raw one, encoded once for robot and cloud.
 
     UserError: it is no picture, or cannot be read. What image_transport compressed is judged by
-    what it was before: its ``format`` is ``rgb8; jpeg compressed bgr8``.
+    what it was before: its ``format`` is ``rgb8; jpeg compressed bgr8``. It makes a grey picture of
+    what it does not convert.
     """
     is_compressed = hasattr(message, "format")
     said = message.format if is_compressed else message.encoding
-    encoding, _, converted = said.partition(";")
-    width = _WIDTHS.get(encoding, 0)
+    encoding, *converted = said.split(";") if is_compressed else [said]
+    width, encoding = _WIDTHS.get(encoding, 0), encoding.strip()
+    lacks_colour = converted and not {"rgb", "bgr"} & {part[:3] for part in converted[0].split()}
     refuse(
         (
             encoding in _DEPTHS,
             f"camera frames have encoding {encoding!r}, which is a depth camera's: "
-            "name the topic of the colour camera (camera:=)",
+            "name the topic of the colour camera (camera:=, --camera)",
         ),
         (
-            encoding.startswith("bayer_") and "bgr" not in converted,
-            f"camera frames have encoding {encoding!r:.40}, which is a sensor's mosaic, also when "
-            "it is compressed: have the driver publish rgb8, or start image_proc's debayer node",
+            lacks_colour and encoding.startswith(_CONVERTED),
+            f"camera frames are compressed without their colours ({said!r:.60}): have the driver "
+            "publish rgb8, or convert its pictures first (image_proc's debayer node, for example)",
         ),
         (
             not is_compressed and not width,

@@ -25,8 +25,9 @@ from edge_cloud_spec.cloud.fleet import ray_fleet
 from edge_cloud_spec.cloud.fleet.ray_fleet import LOOPBACK, Fleet
 from edge_cloud_spec.cloud.fleet.registry import ScalingLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.events import Emit
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.loop_thread import LoopThread
 from edge_cloud_spec_lab.harness.toy import toy_worker
 

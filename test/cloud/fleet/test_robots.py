@@ -28,9 +28,10 @@ from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.fleet.router import LEASE_S
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge import client as client_module
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost
 from edge_cloud_spec.edge.link import route
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.wire.channel import ASK, CLIENT_OPTIONS, LEASE, METHOD

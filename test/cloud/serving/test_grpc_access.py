@@ -45,9 +45,10 @@ from edge_cloud_spec.cloud.serving.client_streams import (
 )
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.link import stream as link_stream
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.wire.channel import METHOD, retry_after_s
@@ -487,7 +488,7 @@ text.setFormatter(TextLines())
 logging.getLogger().addHandler(text)
 from helpers.cloud.grpc_cloud import Cloud, Proxy
 from helpers.cloud.grpc_robot import Talk, opening
-from edge_cloud_spec.edge.client import ClientSettings
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec_lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.messages import DraftMessage
 from edge_cloud_spec.decoding.draft import Draft

@@ -44,10 +44,10 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.dialects import ours
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.link import stream as link_stream
-from edge_cloud_spec.edge.link.route import KnownPlace, Route
+from edge_cloud_spec.edge.link.route import ClientSettings, KnownPlace, Route
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load

@@ -13,9 +13,10 @@ from PIL import Image
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import ours
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.history import Turn

@@ -19,10 +19,11 @@ from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import VerifierClient
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.presets import load_preset, preset_names
