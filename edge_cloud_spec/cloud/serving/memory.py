@@ -17,7 +17,7 @@ def bound_memory() -> None:
 
     glibc maps large buffers by themselves only until one is freed: then it takes others of that
     size from its heaps, where what lies between keeps them. oneDNN keeps a kernel for each number
-    of rows that a pass had.
+    of rows that a pass had, and torch what it prepared for it.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS_KEPT))
     os.environ.setdefault("LRU_CACHE_CAPACITY", str(OPERATIONS_KEPT))
