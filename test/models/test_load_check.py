@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[str, Edit, str]] = {
     "windows": (
         "qwen2_5_vl",
         text(use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None),
-        "sliding_attention, .* use_sliding_window to false",
+        "sliding_attention, .* set sliding_window to null",
     ),
     "dynamic rope": (
         "qwen2_vl",

@@ -469,6 +469,8 @@ def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
+    named = Path(f"/proc/{child}/comm")
+    until(lambda: named.read_text() != "setpriv\n")  # which has asked for the parent's death
     parent.kill()
     parent.wait()
     until(lambda: not alive(child))
