@@ -9,7 +9,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
 MAPPED_BYTES = 2**20  # a buffer of more is mapped by itself, and given back when it is freed
 HEAPS = 2  # for all threads; by default eight a core, each of which keeps its own fragments
 KERNELS_KEPT = 128  # of oneDNN, one for each shape of a product: some 170 kB each, by default 1,024
-OPERATIONS_KEPT = 8  # of each that torch has from oneDNN: up to 1 MB a shape, by default 1,024
+OPERATIONS_KEPT = 256  # of each that torch has from oneDNN: some 200 kB a shape, by default 1,024
 
 
 def bound_memory() -> None:
