@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from .errors import UserError, one_line, refuse
+from .errors import UserError, one_line
 from .share import path_of, share
 
 MAX_LENGTH = 500  # characters
@@ -163,26 +163,19 @@ def check_instruction(text: str, known: KnownInstructions | None = None) -> str:
             f"the instruction has {len(text)} characters; give one of at most {MAX_LENGTH}"
         )
     text = normalized(text)
-    token = LIKE_CONTROL.search(text)
-    refuse(
-        (
-            not any(unicodedata.category(character)[0] in "LNSC" for character in text),
-            "the instruction is empty; say what to find",
-        ),
-        (
-            any(_is_no_text(character) for character in text),
+    if not any(unicodedata.category(character)[0] in "LNSC" for character in text):
+        raise UserError("the instruction is empty; say what to find")
+    if any(_is_no_text(character) for character in text):
+        raise UserError(
             f"the instruction {ascii(text)[:80]} has control characters or is not UTF-8; "
-            "send plain text",
-        ),
-        (
-            token,
-            f"the instruction contains {token and token[0]!r}, a control token: leave it out",
-        ),
-        (
-            known is not None and not known.includes(text),
-            f"the model does not understand the instruction {text[:80]!r}; it knows: {known}",
-        ),
-    )
+            "send plain text"
+        )
+    if token := LIKE_CONTROL.search(text):
+        raise UserError(f"the instruction contains {token[0]!r}, a control token: leave it out")
+    if known is not None and not known.includes(text):
+        raise UserError(
+            f"the model does not understand the instruction {text[:80]!r}; it knows: {known}"
+        )
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 
-from ..errors import UserError, check_installed, refuse
+from ..errors import UserError, check_installed
 from ..options import flat_fields, from_texts
 from ..share import path_of
 from .graph import GO2, PACKAGE, GraphSettings, NodeSpec
@@ -30,14 +30,13 @@ def refuse_unknown(argv: Iterable[str], included: bool = False) -> None:
         if not given or name in ARGUMENTS:
             continue
         near = get_close_matches(name, ARGUMENTS.keys() - {"robot"}, 1, 0.75)  # there is a robot_ip
-        refuse(
-            (near, f"there is no launch argument {name!r}; did you mean {', '.join(near)}?"),
-            (
-                not included,
+        if near:
+            raise UserError(f"there is no launch argument {name!r}; did you mean {near[0]}?")
+        if not included:
+            raise UserError(
                 f"there is no launch argument {name!r} (--show-args lists them); a node's "
-                "parameter is set in a copy of config/go2_nav.yaml: parameters:=FILE",
-            ),
-        )
+                "parameter is set in a copy of config/go2_nav.yaml: parameters:=FILE"
+            )
 
 
 def settings_of(given: Mapping[str, str]) -> GraphSettings:

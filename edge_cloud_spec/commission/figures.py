@@ -96,10 +96,8 @@ class TrialMeasurements:
             bisect_left(rows, when, key=itemgetter(0))
             for rows, when in ((self.commands, at), (self.poses, at - 1.0))
         )
-        path, later = (
-            self.path,
-            replace(self, commands=self.commands[first:], poses=self.poses[seen:]),
-        )
+        path = self.path  # first: what comes meanwhile is in neither, or in the poses alone
+        later = replace(self, commands=self.commands[first:], poses=self.poses[seen:])
         later._path = path[seen:]
         return later
 

@@ -312,7 +312,8 @@ class Rounds:
         """Handle a verdict on the robot's draft, or on what the server generated."""
         answer, request = self.answer, self.request
         if not answer.is_at(verdict.base) or self.mode is Mode.RESAMPLING:
-            self._stats.stale += not self._keep_early(verdict)
+            if not self._keep_early(verdict):
+                self._stats.stale += 1
             return []
         draft = self._awaited_draft
         drafted, tokens = settled_by(verdict, draft)
@@ -334,8 +335,10 @@ class Rounds:
         self._measure(verdict, tokens, now)
         answer.extend(tokens)
         self._answered()
-        emit = Emit(before, tokens, verified=True, log_probs=verdict.log_probs)
-        return [*([emit] if tokens else []), *self._follow_up(verdict, request, rejection, now)]
+        emitted: list[Effect] = []
+        if tokens:
+            emitted = [Emit(before, tokens, verified=True, log_probs=verdict.log_probs)]
+        return [*emitted, *self._follow_up(verdict, request, rejection, now)]
 
     def _follow_up(
         self,
@@ -457,9 +460,10 @@ class Rounds:
             return [*self.pending(), *self._drafts.pause()]
         answer.resample(token)
         emit = Emit(position, (token,), verified=True)
-        ended = token in answer.end_tokens
-        if ended or answer.room <= 0:
-            return [emit, *self.close(END if ended else LENGTH)]
+        if token in answer.end_tokens:
+            return [emit, *self.close(END)]
+        if answer.room <= 0:
+            return [emit, *self.close(LENGTH)]
         return [emit, *self._draft(now)]
 
     def on_row(self, message: RowMessage, now: float) -> list[Effect]:

@@ -203,13 +203,14 @@ def missing(directory: Path, name: str) -> UserError:
             f"the weights in {directory} are in {others[0].name}, and that format may run code: "
             "load them with transformers, and give the directory of its save_pretrained"
         )
-    at = ("*", "snapshots/*", "*/snapshots/*")  # as the hub's cache has them
-    below = sorted(str(place.parent) for each in at for place in directory.glob(f"{each}/{name}"))
-    if name == "config.json" and below:
-        return UserError(
-            f"{directory} holds no model, but a folder in it may: give one of these, "
-            f"{', '.join(below[:3])}"
-        )
+    if name == "config.json":
+        at = ("*", "snapshots/*", "*/snapshots/*")  # as the hub's cache has them
+        found = (place for each in at for place in directory.glob(f"{each}/{name}"))
+        if below := sorted(str(place.parent) for place in found):
+            return UserError(
+                f"{directory} holds no model, but a folder in it may: give one of these, "
+                f"{', '.join(below[:3])}"
+            )
     return UserError(
         f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
     )

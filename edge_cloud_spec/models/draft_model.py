@@ -139,16 +139,7 @@ class DraftModel:
         """Draft these branches, in this order; other unfinished branches are dropped."""
         self._wanted = tuple(branches)
         self._growing = {
-            branch: self._growing.get(branch)
-            or Growth(
-                branch.shape,
-                self._proposal,
-                len(branch.prefix),
-                self._ends,
-                self._random_source,
-                self._with_likelihoods,
-            )
-            for branch in branches
+            branch: self._growing.get(branch) or self._begin(branch) for branch in branches
         }
 
     @property
@@ -202,6 +193,16 @@ class DraftModel:
             (grown,) = self.step()
             if grown.done:
                 return grown.finished
+
+    def _begin(self, branch: Branch) -> Growth:
+        return Growth(
+            branch.shape,
+            self._proposal,
+            len(branch.prefix),
+            self._ends,
+            self._random_source,
+            self._with_likelihoods,
+        )
 
     def _grow(self, branch: Branch) -> Drafted:
         growth = self._growing[branch]

@@ -374,8 +374,9 @@ class Pilot:
 
         def on_text(emit: Emit, text: str, answer: str, reason: str) -> None:
             nonlocal said
-            is_settled = said.reading.settled
-            reading = said.reading if is_settled else dialect.read(answer, ended=reason == END)
+            reading = said.reading
+            if not reading.settled:
+                reading = dialect.read(answer, ended=reason == END)
             said = replace(
                 said,
                 position=emit.position,
@@ -443,6 +444,7 @@ def _attempting(publish: Callable[[Any], object]) -> Callable[[Any], None]:
 def _ended(decide: Decide, outcome: Outcome, action: Action | None) -> Ended:
     if outcome.reason == ABORTED:
         return Ended(abandoned=True)
-    why = f"no decision on {decide.instruction!r}: {outcome.text or outcome.reason}"
-    problem = "" if outcome.completed else why
+    problem = ""
+    if not outcome.completed:
+        problem = f"no decision on {decide.instruction!r}: {outcome.text or outcome.reason}"
     return Ended(action, problem, outcome.out_of_reach, outcome.retry_after_s)

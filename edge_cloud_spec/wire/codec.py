@@ -76,24 +76,21 @@ def encode_client(message: ClientMessage) -> ClientFrame:
     """Serialize a robot's message."""
     match message:
         case DraftMessage():
-            return ClientFrame.of(
-                Head("draft", message.base), _write_draft(message).SerializeToString()
-            )
+            return _client_frame(Head("draft", message.base), _write_draft(message))
         case Open():
-            return ClientFrame.of(Head("open"), _write_open(message).SerializeToString())
+            return _client_frame(Head("open"), _write_open(message))
         case Generate(base, generation):
-            return ClientFrame.of(
-                Head("generate", base), pb.Generate(**vars(generation)).SerializeToString()
-            )
+            return _client_frame(Head("generate", base), pb.Generate(**vars(generation)))
         case Resume(session, base, secret):
-            return ClientFrame.of(
-                Head("resume", base),
-                pb.Resume(session=session, secret=secret).SerializeToString(),
-            )
+            return _client_frame(Head("resume", base), pb.Resume(session=session, secret=secret))
         case Close(resampled):
-            return ClientFrame.of(Head("close"), pb.Close(resampled=resampled).SerializeToString())
+            return _client_frame(Head("close"), pb.Close(resampled=resampled))
         case RowRequest(base):
             return ClientFrame.of(Head("row_request", base), b"")
+
+
+def _client_frame(head: Head, message: ProtoMessage) -> ClientFrame:
+    return ClientFrame.of(head, message.SerializeToString())
 
 
 def decode_client(frame: ClientFrame) -> ClientMessage:
@@ -128,14 +125,12 @@ def encode_server(message: ServerMessage) -> ServerFrame:
         case Verdict():
             pass_us = _microseconds(message.verify_s)
             head = Head("verdict", message.base, message.finish, len(message.path), pass_us)
-            return ServerFrame.of(head, _write_verdict(message).SerializeToString())
+            return _server_frame(head, _write_verdict(message))
         case Prediction(base, path, token, confidence):
             head = Head("prediction", base, "", len(path), round(confidence * 1e6))
-            return ServerFrame.of(
-                head, pb.Prediction(path=_write_path(path), token=token).SerializeToString()
-            )
+            return _server_frame(head, pb.Prediction(path=_write_path(path), token=token))
         case RowMessage(base, row):
-            return ServerFrame.of(Head("row", base), _write_rows([row]).SerializeToString())
+            return _server_frame(Head("row", base), _write_rows([row]))
         case Opened():
             opened = pb.Opened(
                 session=message.session,
@@ -144,7 +139,7 @@ def encode_server(message: ServerMessage) -> ServerFrame:
                 verified=message.verified,
                 keeps=message.keeps,
             )
-            return ServerFrame.of(Head("opened", message.base), opened.SerializeToString())
+            return _server_frame(Head("opened", message.base), opened)
         case Fault():
             body = pb.Fault(
                 code=message.code,
@@ -154,7 +149,11 @@ def encode_server(message: ServerMessage) -> ServerFrame:
                 lease=message.lease,
                 lease_ms=round(1e3 * message.lease_s),
             )
-            return read_server(ServerFrame.of(Head("fault"), body.SerializeToString()).data)
+            return read_server(_server_frame(Head("fault"), body).data)
+
+
+def _server_frame(head: Head, message: ProtoMessage) -> ServerFrame:
+    return ServerFrame.of(head, message.SerializeToString())
 
 
 def decode_server(frame: ServerFrame) -> ServerMessage:

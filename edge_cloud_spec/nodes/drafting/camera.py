@@ -33,34 +33,19 @@ _CONVERTED = ("bayer_", "yuv", "uyvy", "yuyv", "nv")  # into colours, by who kno
 def encode_frame(message: Image | CompressedImage) -> bytes:
     """The bytes of a compressed frame, or a JPEG of a raw one, encoded once for robot and cloud.
 
-    UserError: it is no picture, or cannot be read. What image_transport compressed is judged by
-    what it was before: its ``format`` is ``rgb8; jpeg compressed bgr8``. It makes a grey picture of
-    what it does not convert.
+    UserError: it is no picture, or cannot be read.
     """
-    is_compressed = hasattr(message, "format")
-    said = message.format if is_compressed else message.encoding
-    encoding, *converted = said.split(";") if is_compressed else [said]
-    width, encoding = _WIDTHS.get(encoding, 0), encoding.strip()
-    lacks_colour = converted and not {"rgb", "bgr"} & {part[:3] for part in converted[0].split()}
-    refuse(
-        (
-            encoding in _DEPTHS,
-            f"camera frames have encoding {encoding!r}, which is a depth camera's: "
-            "name the topic of the colour camera (camera:=, --camera)",
-        ),
-        (
-            lacks_colour and encoding.startswith(_CONVERTED),
-            f"camera frames are compressed without their colours ({said!r:.60}): have the driver "
-            "publish rgb8, or convert its pictures first (image_proc's debayer node, for example)",
-        ),
-        (
-            not is_compressed and not width,
-            f"camera frames have encoding {encoding!r:.40}; "
-            f"publish {', '.join(_WIDTHS)}, or compressed frames",
-        ),
-    )
-    if is_compressed:
+    if hasattr(message, "format"):
+        _check_format(message.format)
         return bytes(message.data)
+    encoding = message.encoding
+    _refuse_depth(encoding)
+    width = _WIDTHS.get(encoding)
+    if width is None:
+        raise UserError(
+            f"camera frames have encoding {encoding!r:.40}; "
+            f"publish {', '.join(_WIDTHS)}, or compressed frames"
+        )
     check_size(message.width, message.height, MAX_SIDE**2)  # only the model knows how many pixels
     row, size = message.width * width, len(message.data)
     shape = f"a camera frame of {message.width}x{message.height} {encoding}"
@@ -86,6 +71,28 @@ def encode_frame(message: Image | CompressedImage) -> bytes:
     picture = Picture.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3])
     picture.convert("RGB").save(encoded, "JPEG", quality=90)
     return encoded.getvalue()
+
+
+def _check_format(said: str) -> None:
+    """What image_transport compressed is judged by what it was before: ``rgb8; jpeg compressed
+    bgr8``. It makes a grey picture of what it does not convert."""
+    encoding, *converted = (part.strip() for part in said.split(";"))
+    _refuse_depth(encoding)
+    if not converted or not encoding.startswith(_CONVERTED):
+        return
+    if not {"rgb", "bgr"} & {word[:3] for word in converted[0].split()}:
+        raise UserError(
+            f"camera frames are compressed without their colours ({said!r:.60}): have the driver "
+            "publish rgb8, or convert its pictures first (image_proc's debayer node, for example)"
+        )
+
+
+def _refuse_depth(encoding: str) -> None:
+    if encoding in _DEPTHS:
+        raise UserError(
+            f"camera frames have encoding {encoding!r}, which is a depth camera's: "
+            "name the topic of the colour camera (camera:=, --camera)"
+        )
 
 
 COMPRESSED, RAW = "camera/image_raw/compressed", "camera/image_raw"

@@ -36,12 +36,8 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving import server
 from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.edge.client import (
-    MAX_CHANNELS,
-    ClientSettings,
-    VerifierClient,
-    open_channel,
-)
+from edge_cloud_spec.edge.client import MAX_CHANNELS, VerifierClient, open_channel
+from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.wire.channel import (
     CLIENT_OPTIONS,
