@@ -77,7 +77,9 @@ def is_stop(text: str) -> bool:
     """
     if len(text) > MAX_LENGTH:
         return False
-    return _stops(text) or _stops(_PARTED.sub("", unicodedata.normalize("NFKC", text)))
+    # Marks within words may be slips (st.op), dots also blanks (don't.move).
+    plain = unicodedata.normalize("NFKC", text)
+    return any(map(_stops, (text, _PARTED.sub("", plain), plain.replace(".", " "))))
 
 
 def _stops(text: str) -> bool:
