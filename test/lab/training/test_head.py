@@ -18,6 +18,7 @@ from helpers.training import decided, material
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.draft_head import DraftHead, head_modules, keep_hidden
+from edge_cloud_spec.models.exits import Exits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec_lab.training.exits.command import answers, picture_requests
 from edge_cloud_spec_lab.training.head import command
@@ -128,3 +129,17 @@ def test_the_command_trains_and_refuses_what_does_not_fit(tmp_path: Path) -> Non
     assert main([*train, "--minutes", "0.002"]) == 0
     assert DraftHead.load(target, load(target, check=False)) is not None
     assert main([*train, "--minutes", "0"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["head", "exits"])
+def test_a_target_of_text_alone_learns_from_prompts_alone(kind: str, tmp_path: Path) -> None:
+    pictures, prompts = material(tmp_path)
+    target = Path(shutil.copytree(helper.checkpoint("qwen3"), tmp_path / "target"))
+    train = ["train", kind, "--target", str(target), "--out", str(target / kind)]
+    train += ["--max-tokens", "8", "--threads", "1", "--requests", "4", "--minutes", "0.002"]
+    assert main(train) == 2
+    assert main([*train, "--prompts", str(prompts), "--pictures", str(pictures)]) == 2
+    assert not (target / kind).exists()
+    assert main([*train, "--prompts", str(prompts)]) == 0
+    made = DraftHead.load if kind == "head" else Exits.load
+    assert made(target if kind == "head" else target / kind, load(target, check=False)) is not None

@@ -39,7 +39,7 @@ from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.options import arguments
-from edge_cloud_spec.request import Request
+from edge_cloud_spec.request import USER, Message, Request
 from edge_cloud_spec.share import path_of
 
 from ...rows import Options, add_options
@@ -90,13 +90,11 @@ def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request
     """
     try:
         pictures = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURE_SUFFIXES)
-        lines = prompts.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the pictures or prompts cannot be read: {error}") from None
-    lines = [line.strip() for line in lines if line.strip()]
-    if not pictures or not lines:
-        raise UserError(f"{folder} has no JPEG or PNG picture, or {prompts} no instruction")
-    rng = np.random.default_rng((seed, 0xE72))
+    except OSError as error:
+        raise UserError(f"the pictures cannot be read: {error}") from None
+    if not pictures:
+        raise UserError(f"{folder} has no JPEG or PNG picture")
+    lines, rng = _lines(prompts), np.random.default_rng((seed, 0xE72))
     return (
         ours().request(
             lines[rng.integers(len(lines))],
@@ -105,6 +103,23 @@ def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request
         )
         for picture in cycle(pictures)
     )
+
+
+def text_requests(prompts: Path, seed: int) -> Iterator[Request]:
+    """Random lines of a text file, as the user's; endless. UserError: see ``picture_requests``."""
+    lines, rng = _lines(prompts), np.random.default_rng((seed, 0xE73))
+    while True:
+        yield Request((Message(USER, (lines[rng.integers(len(lines))],)),))
+
+
+def _lines(prompts: Path) -> list[str]:
+    try:
+        lines = prompts.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the prompts cannot be read: {error}") from None
+    if not (kept := [line.strip() for line in lines if line.strip()]):
+        raise UserError(f"{prompts} has no instruction")
+    return kept
 
 
 def collect(
@@ -251,7 +266,10 @@ class ExitTrainer:
 ANSWERS_OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
     "--pictures": {"type": path_of, "help": "folder to learn from (default: simulated)"},
-    "--prompts": {"type": path_of, "help": "text file, an instruction a line"},
+    "--prompts": {
+        "type": path_of,
+        "help": "text file, an instruction a line",
+    },
     "--requests": {"type": int, "default": 4000, "help": "to answer (%(default)s)"},
     **arguments(DecodeOptions(max_tokens=48), "max_tokens"),
     "--minutes": {"type": float, "default": 4.0, "help": "of training (%(default)s)"},
@@ -292,7 +310,7 @@ def run_train(args: argparse.Namespace) -> int:
     vlm = load(args.target, device=args.device, dtype=args.dtype, threads=args.threads)
     layers = _layers(args.layers, vlm)
     spec = vlm.spec(args.max_tokens)
-    rows = collect(vlm, spec, layers, asked_requests(args), args.requests, args.seed)
+    rows = collect(vlm, spec, layers, asked_requests(args, vlm), args.requests, args.seed)
     tokens = frequent_tokens(rows, args.shortlist, vlm.vocabulary)
     trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed)
     trainer.run(60 * args.minutes)
@@ -333,8 +351,12 @@ def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def asked_requests(args: argparse.Namespace) -> Iterator[Request]:
+def asked_requests(args: argparse.Namespace, vlm: Vlm) -> Iterator[Request]:
     """The training requests, reproducible by seed."""
+    if not vlm.reads_pictures:
+        if args.pictures is not None or args.prompts is None:
+            raise UserError("the target reads text alone: give --prompts, without --pictures")
+        return text_requests(args.prompts, args.seed)
     if (args.pictures is None) != (args.prompts is None):
         raise UserError("--pictures and --prompts go together")
     if args.pictures is not None:

@@ -182,7 +182,7 @@ def run_train(args: argparse.Namespace) -> int:
     vlm = load(args.target, device=args.device, dtype=args.dtype, threads=args.threads)
     keep_hidden(vlm)
     spec = vlm.spec(args.max_tokens)
-    answered = answers(vlm, spec, asked_requests(args), args.requests, args.seed)
+    answered = answers(vlm, spec, asked_requests(args, vlm), args.requests, args.seed)
     trainer = HeadTrainer(vlm, [example(vlm, *each) for each in answered], args.seed)
     trainer.run(60 * args.minutes)
     save_head(trainer.modules, vlm, args.out)
