@@ -4,7 +4,7 @@ bridge's drafter."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
@@ -111,15 +111,22 @@ def running(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
 
 
 @contextmanager
+def program_here(argv: Sequence[str]) -> Iterator[None]:
+    """The nodes of a command line of ours, with its arguments: as a process of its own a drafter
+    would import torch and transformers."""
+    _, _, module, _, *arguments = argv
+    with context(*arguments), ExitStack() as nodes:
+        for kind in import_module(module).main.args:  # of ``spin``
+            nodes.enter_context(served(kind))
+        yield
+
+
+@contextmanager
 def graph_here(config: LaunchConfig) -> Iterator[None]:
-    """The nodes of a graph, each with the arguments that it has as a process of its own, which
-    would import torch and transformers for a drafter."""
-    with ExitStack() as nodes:
+    """The nodes of a graph."""
+    with ExitStack() as programs:
         for spec in config.specs:
-            own = command(spec, config.settings)
-            nodes.enter_context(context(*own[own.index("--ros-args") + 1 :]))
-            for kind in import_module(f"{spec.folder}.{spec.name}").main.args:  # of ``spin``
-                nodes.enter_context(served(kind))
+            programs.enter_context(program_here(command(spec, config.settings)))
         yield
 
 
