@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from helpers.cloud.grpc_cloud import Cloud
 from helpers.suites import rows
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
@@ -21,7 +22,7 @@ from edge_cloud_spec_lab.bench.requests import sample_requests
 from edge_cloud_spec_lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec_lab.harness.fleet.load import FleetLoad
 from edge_cloud_spec_lab.harness.fleet.robot_processes import RobotPlan, run_robots
-from edge_cloud_spec_lab.harness.server import ServerProcess, VerifierProcess
+from edge_cloud_spec_lab.harness.server import VerifierProcess
 
 DSD = load_preset("dsd")
 
@@ -33,7 +34,7 @@ def test_robots_in_processes_of_their_own_decode_over_links_of_their_own() -> No
         RobotPlan(n, partial(RecordedAnswers, recorded, n), DSD, load, LinkProfile(5.0))
         for n in range(2)
     ]
-    with ServerProcess(partial(embedded_worker, WorkerLimits())) as server:
+    with Cloud(embedded_worker(WorkerLimits())) as server:
         row = figures(run_robots(plans, server.address), 0.0, 600.0)
     assert row["equal"] and row["answers"] >= 2 and row["round_ms_p50"] > 10.0
     assert row["tokens_per_verify"] > 2.0, "their recorded drafts are accepted"
