@@ -63,9 +63,10 @@ def test_bad_options_are_refused_before_anything_starts(
 
 
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
+    """Its verifier loads a model meanwhile."""
     mark = uuid.uuid4().hex
     demo = subprocess.Popen(
-        [*COMMAND, "demo", "--out", str(tmp_path / "run")],
+        [*COMMAND, "demo", "--drafter", "bytes", "--out", str(tmp_path / "run")],
         env={**os.environ, "DEMO_MARK": mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
