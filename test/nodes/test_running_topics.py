@@ -87,7 +87,10 @@ class Listener(Peer):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Listener]:
     """A goal that cannot be reached, then an instruction, and an e_stop at its end."""
-    parameters = {"simulator": {"renderer": "rays"}, "drafter": {"mission.search_frames": FRAMES}}
+    parameters = {
+        "simulator": {"renderer": "rays", "camera_rate": 5.0},
+        "drafter": {"mission.search_frames": FRAMES},
+    }
     with pytest.MonkeyPatch.context() as patch, Cloud(worker_of()) as cloud:
         patch.setenv("ROS_DOMAIN_ID", str(domain))  # launch_graph sets it: put back at the end
         # fsd: its early exits make predictions
