@@ -1,18 +1,20 @@
-"""``transformers serve`` with a checkpoint of the Qwen-VL families, in a process of its own.
+"""``transformers serve`` with a checkpoint of the Qwen-VL families, in a thread.
 
 Its processor wants torchvision for videos, which need not be there: this one has no video part.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from .cloud.grpc_cloud import free_port, until
 
 # That of the embedded pair, but for the end of a last message of the assistant's.
 CONTINUES = (
@@ -26,28 +28,12 @@ CONTINUES = (
 
 
 @contextmanager
-def running(model: str, hold: Path, *options: str) -> Iterator[SimpleNamespace]:
-    """This file as a process, once it serves: its url, the lines of its log, and its ``hold``.
+def running(model: str, hold: Path, continues: bool = False) -> Iterator[SimpleNamespace]:
+    """The server, once it serves: its url, what was ``cut`` of its generations, and its ``hold``.
 
-    hold: a file; while it is there an answer stops early on. ``--continues`` leaves an assistant's
-    last message open.
+    hold: a file; while it is there an answer stops early on. continues: an assistant's last message
+    is left open.
     """
-    from .cloud.grpc_cloud import free_port, until
-
-    port = free_port()
-    command = [sys.executable, __file__, model, str(port), str(hold), *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        lines: list[str] = []
-        threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
-        until(lambda: process.poll() is not None or any("running on" in line for line in lines))
-        assert process.poll() is None, lines
-        yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1", lines=lines, hold=hold)
-        process.kill()
-
-
-def main() -> None:
-    """Serve until somebody ends the process."""
-    model, port, hold, *options = sys.argv[1:]
     import transformers
     from transformers import AutoTokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
     from transformers.cli.serve import Serve
@@ -62,35 +48,38 @@ def main() -> None:
         def get_attributes(cls):
             return ["image_processor", "tokenizer"]
 
-    def from_pretrained(name, **_):
+    (qwen,) = (one for kinds, one in FALLBACKS.items() if "qwen3_vl" in kinds)
+
+    def from_pretrained(name: str, **_: object) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name)
-        if "--continues" in options:
-            FALLBACKS.clear()  # they know no beginning of an answer
+        if continues:
             tokenizer.chat_template = CONTINUES
-            pictures = Qwen2VLImageProcessorPil.from_pretrained(name)
-            return ImageProcessor(pictures, tokenizer, CONTINUES)
-        # Without it the server begins each answer with the prompt: our chat template has no
-        # "assistant" after the mark.
-        (qwen,) = (one for kinds, one in FALLBACKS.items() if "qwen3_vl" in kinds)
-        tokenizer.response_template = {**qwen, "start_anchor": "<|im_start|>"}
+        else:
+            # Without it the server begins each answer with the prompt: our chat template has no
+            # "assistant" after the mark.
+            tokenizer.response_template = {**qwen, "start_anchor": "<|im_start|>"}
         pictures = Qwen2VLImageProcessorPil.from_pretrained(name)
         return ImageProcessor(pictures, tokenizer, tokenizer.chat_template)
 
-    put = DirectStreamer.put
+    put, cut = DirectStreamer.put, list[int]()
 
-    def held(self, value):
-        while Path(hold).exists() and self.total_tokens > 3 and not self._cancelled.is_set():
+    def held(self: Any, value: Any) -> None:
+        while hold.exists() and self.total_tokens > 3 and not self._cancelled.is_set():
             time.sleep(0.01)
         try:
             put(self, value)
         except _GenerationCancelled:
-            print(f"generation ended after {self.total_tokens} tokens", file=sys.stderr, flush=True)
+            cut.append(self.total_tokens)
             raise
 
-    DirectStreamer.put = held
-    transformers.AutoProcessor.from_pretrained = from_pretrained
-    Serve(model, device="cpu", dtype="float32", host="127.0.0.1", port=int(port))
-
-
-if __name__ == "__main__":
-    main()
+    port = free_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for kinds in list(FALLBACKS) if continues else ():  # they know no beginning of an answer
+            patch.delitem(FALLBACKS, kinds)
+        patch.setattr(DirectStreamer, "put", held)
+        patch.setattr(transformers.AutoProcessor, "from_pretrained", from_pretrained)
+        at = {"host": "127.0.0.1", "port": port, "non_blocking": True}
+        serve = Serve(model, device="cpu", dtype="float32", **at)
+        until(lambda: serve.server.started)
+        yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1", cut=cut, hold=hold)
+        serve.kill_server()

@@ -491,7 +491,7 @@ def test_no_more_of_a_flood_is_read_than_was_asked_for() -> None:
 @pytest.fixture(scope="module")
 def transformers_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``transformers serve`` with the embedded drafter and a template that continues."""
-    with running(DRAFTER, tmp_path_factory.mktemp("serve") / "hold", "--continues") as server:
+    with running(DRAFTER, tmp_path_factory.mktemp("serve") / "hold", continues=True) as server:
         yield server.url
 
 

@@ -1,8 +1,7 @@
-"""The decode path through real nodes: bridge and drafter as processes, topics between."""
+"""The decode path through real nodes: bridge and drafter, topics between."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,15 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.cloud.api_peer import ApiPeer
 from helpers.cloud.grpc_cloud import Cloud, Proxy
+from helpers.cloud.served_answers import worker_of
 from helpers.graph.decode_graph import INSTRUCTION, Watcher, frame
+from helpers.graph.nodes_here import running
+from helpers.graph.ros_domain import ros_domain
 
-from edge_cloud_spec.cloud.command import make_worker
 from edge_cloud_spec.decoding.noise import decision_seed
 from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
+from edge_cloud_spec.nodes.drafter import DrafterNode
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG_STATUS
 from edge_cloud_spec_lab.harness.random_checkpoint import make_checkpoint
-from edge_cloud_spec_lab.harness.server import parsed
 
 BREAKS, HANGS = "find the broken door", "find the brown door"
 # A drafter whose model fails with these instructions, and whose waits are shorter.
@@ -48,18 +51,6 @@ sys.exit(spin(Failing))
 """
 
 
-@contextmanager
-def node(program: list[str], log: Path, **given: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A node that SIGINT ends, unless it hangs before."""
-    parameters = [part for k, v in given.items() for part in ("-p", f"{k}:={v}")]
-    with log.open("w") as errors:
-        command = [sys.executable, *program, "--ros-args", *parameters]
-        process = subprocess.Popen(command, stderr=errors)
-    yield process
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) in (0, HUNG_STATUS)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("decode")
@@ -68,26 +59,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def link(folder: Path) -> Iterator[Proxy]:
     """The link to a verifier."""
-    options = ["--target", str(make_checkpoint(folder / "t", seed=1)), "--max-tokens", "12"]
-    worker = make_worker(parsed(options))
+    target = make_checkpoint(folder / "t", seed=1)
+    worker = worker_of("--target", str(target), "--max-tokens", "12")
     with Cloud(worker) as cloud, Proxy(cloud.address) as proxy:
         yield proxy
 
 
+@contextmanager
+def watched(address: str) -> Iterator[Watcher]:
+    """A drafter that is there, as it is seen beside a bridge to this verifier."""
+    with running(CloudBridge, cloud=address), Watcher() as watcher:
+        watcher.match("drafter", "cloud_bridge")
+        yield watcher
+
+
 @pytest.fixture(scope="module")
-def drafter(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def watcher(folder: Path, link: Proxy) -> Iterator[Watcher]:
     model = make_checkpoint(folder / "d", seed=2)
     given = {"model.path": model, "reply_timeout": 4.0, "retry": 0.2, "preset": "dsd"}
-    with node(["-c", DRAFTER], folder / "drafter.log", **given) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def watcher(folder: Path, drafter: object, link: Proxy) -> Iterator[Watcher]:
-    """The drafter loads its model meanwhile."""
-    bridge = ["-m", "edge_cloud_spec.nodes.cloud_bridge"]
-    with node(bridge, folder / "bridge.log", cloud=link.address), Watcher() as watcher:
-        watcher.match("drafter", "cloud_bridge")
+    with running(DrafterNode, **given), watched(link.address) as watcher:
         yield watcher
 
 
@@ -203,23 +193,44 @@ def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
 
 
 def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(
-    watcher: Watcher, drafter: subprocess.Popen[bytes], folder: Path
+    folder: Path,
 ) -> None:
-    """In between, a drafter that has nothing to decide is alive for longer than a hang may last."""
-    for heard in watcher.heard.values():
-        heard.clear()
-    watcher.ask(BREAKS)
-    watcher.until(lambda: any(m.finish_reason == "failed" for m in watcher.finished()))
-    watcher.until(lambda: any(s.finish_reason == "failed" for s in watcher.heard["decode_stats"]))
-    watcher.heard["verified_tokens"].clear()
-    watcher.ask(INSTRUCTION)
-    watcher.until(lambda: complete(watcher, verified=True))
-    watcher.ask("stop")
-    watcher.set(reply_timeout=1.0)
-    watcher.statuses.clear()
-    watcher.until(lambda: sum(status.name == "/drafter" for status in watcher.statuses) > 15)
-    watcher.ask(HANGS)
-    watcher.until(lambda: drafter.poll() is not None)
-    assert drafter.returncode == HUNG_STATUS
+    """In between, a drafter that has nothing to decide is alive for longer than a hang may last.
+    It is a process without a model, which a target behind an API does not ask for."""
+    with (
+        ros_domain(),  # the other tests' drafter is not in it
+        ApiPeer() as server,
+        Cloud(worker_of("--target", f"openai:{server.url}", "--model", "m")) as cloud,
+        failing_drafter(folder / "drafter.log") as drafter,
+        watched(cloud.address) as watcher,
+    ):
+        watcher.ask(BREAKS)
+        watcher.until(lambda: any(m.finish_reason == "failed" for m in watcher.finished()))
+        stats = watcher.heard["decode_stats"]
+        watcher.until(lambda: any(s.finish_reason == "failed" for s in stats))
+        watcher.heard["verified_tokens"].clear()
+        watcher.ask(INSTRUCTION)
+        watcher.until(lambda: complete(watcher, verified=True))
+        watcher.ask("stop")
+        watcher.set(reply_timeout=1.0)
+        watcher.statuses.clear()
+        watcher.until(lambda: sum(status.name == "/drafter" for status in watcher.statuses) > 15)
+        watcher.ask(HANGS)
+        watcher.until(lambda: drafter.poll() is not None)
+        assert drafter.returncode == HUNG_STATUS
     errors = (folder / "drafter.log").read_text()
     assert "the thread model hangs for" in errors and "the model broke" in errors
+
+
+@contextmanager
+def failing_drafter(log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    given = ("model.path:=bytes", "preset:=cloud_ar", "reply_timeout:=4.0", "retry:=0.2")
+    parameters = [part for each in given for part in ("-p", each)]
+    with log.open("w") as errors:
+        command = [sys.executable, "-c", DRAFTER, "--ros-args", *parameters]
+        process = subprocess.Popen(command, stderr=errors)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

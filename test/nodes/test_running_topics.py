@@ -6,6 +6,7 @@ A mission's end is asked for as a goal by rclpy's own client.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ pytest.importorskip("mujoco")
 from action_msgs.msg import GoalStatus
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.served_answers import worker_of
+from helpers.graph.nodes_here import graph_here
 from helpers.graph.peer import Peer
 from helpers.sros2_policy import Policy
 from rclpy.action import ActionClient
@@ -38,6 +40,7 @@ OPERATORS = {"instruction": String, "e_stop": Bool}
 ABSENT = "find the silver bottle"
 FRAMES = 2  # of a search
 ELSEWHERE = frozenset({"rviz2", "robot_state_publisher"})  # a full ROS has them
+HERE = frozenset({"drafter"})  # as a process it would import torch and transformers
 
 
 class Listener(Peer):
@@ -84,14 +87,21 @@ class Listener(Peer):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Listener]:
     """A goal that cannot be reached, then an instruction, and an e_stop at its end."""
-    parameters = {"simulator": {"renderer": "rays"}, "drafter": {"mission.search_frames": FRAMES}}
+    parameters = {
+        "simulator": {"renderer": "rays", "camera_rate": 5.0},
+        "drafter": {"mission.search_frames": FRAMES},
+    }
     with pytest.MonkeyPatch.context() as patch, Cloud(worker_of()) as cloud:
         patch.setenv("ROS_DOMAIN_ID", str(domain))  # launch_graph sets it: put back at the end
         # fsd: its early exits make predictions
         settings = GraphSettings(preset="fsd", seed=0, scan="scan", rviz=True, cloud=cloud.address)
         config = LaunchConfig(settings, parameters, left_out=ELSEWHERE)
+        others = frozenset(spec.name for spec in config.specs) - HERE
         with (
-            launch_graph(config, tmp_path_factory.mktemp("graph"), None) as running,
+            launch_graph(
+                replace(config, left_out=ELSEWHERE | HERE), tmp_path_factory.mktemp("graph"), None
+            ) as running,
+            graph_here(replace(config, left_out=ELSEWHERE | others)),
             Listener(running.domain) as node,
         ):
             node.match(*(name for spec in config.specs for name in spec.nodes or (spec.name,)))

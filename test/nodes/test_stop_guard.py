@@ -23,6 +23,7 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.nav.watchdog import STOP_REPEATS
+from edge_cloud_spec.nodes import navigator as navigator_module
 from edge_cloud_spec.nodes.base_output import OutputSettings
 from edge_cloud_spec.nodes.runtime import diagnostics
 from edge_cloud_spec.nodes.stop_guard import GuardSettings, StopGuardNode
@@ -31,10 +32,6 @@ GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
 LONG, SHORT = 180.0, 15.0  # degrees of a turn that is to be interrupted, or to come to its end
 STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
 SILENCE = GuardSettings().silence
-IMPATIENT = [
-    "-c",
-    "from edge_cloud_spec.nodes import navigator as n; n.DISCOVERY_S = 1.0; n.main()",
-]
 REFUSED = """
 import os
 
@@ -235,11 +232,18 @@ def zeros(bench: Bench) -> int:
     return count
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, start_here: Any) -> Any:
+    """Starts a navigator that waits less for others to be found."""
+    monkeypatch.setattr(navigator_module, "DISCOVERY_S", 1.0)
+    return start_here
+
+
 def test_a_navigator_that_is_to_be_guarded_moves_nothing_without_a_guard(
-    bench: Bench, start: Any
+    bench: Bench, impatient: Any
 ) -> None:
     bench.hear_diagnostics()
-    start("-p", "guarded:=true", program=IMPATIENT, ready=False)
+    impatient({"guarded": True}, ready=False)
     bench.until(lambda: "no stop guard" in getattr(bench.last.get("/navigator"), "message", ""))
     bench.say("action: turn left large;", "r1")
     bench.until(lambda: bench.said("stopped", "r1"))
@@ -256,13 +260,13 @@ UNFIT = (
 
 
 def test_a_guard_that_cannot_stop_the_base_is_named_and_counts_as_none(
-    bench: Bench, start: Any, launch: Any
+    bench: Bench, impatient: Any, launch: Any
 ) -> None:
     """The navigator waits for one that can; what came before moves nothing."""
     for turn, (given, said) in enumerate(UNFIT):
         unfit = launch(GUARD, *given)
         if not turn:
-            start("-p", "guarded:=true", program=IMPATIENT, ready=False)
+            impatient({"guarded": True}, ready=False)
         bench.until(lambda said=said: said in bench.state.detail)
         for number in range(5):
             bench.publish("find it")
@@ -278,11 +282,11 @@ def test_a_guard_that_cannot_stop_the_base_is_named_and_counts_as_none(
 
 
 def test_after_a_configuration_of_its_own_the_guard_is_looked_at_again(
-    bench: Bench, start: Any, launch: Any
+    bench: Bench, impatient: Any, launch: Any
 ) -> None:
     """Cleaned up, set and configured again, as the refusal of a change says."""
     launch(GUARD)
-    start("-p", "guarded:=true", program=IMPATIENT)
+    impatient({"guarded": True})
     turn(bench)
     manager = Manager("navigator", bench)
     for stamped in (True, False):
@@ -298,14 +302,14 @@ def test_after_a_configuration_of_its_own_the_guard_is_looked_at_again(
 
 
 def test_a_base_that_takes_the_other_type_is_named_before_the_first_step(
-    bench: Bench, start: Any
+    bench: Bench, impatient: Any
 ) -> None:
     """That, and one that comes later, is a stop, as others are, which nobody ends who listens."""
     (twists,) = (each for each in bench.subscriptions if each.topic_name == "/cmd_vel")
     bench.destroy_subscription(twists)
     stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
     bench.hear_diagnostics()
-    start(program=IMPATIENT, ready=False)
+    impatient({}, ready=False)
     said = "/bench receives no /cmd_vel: it takes TwistStamped, not Twist"
     for _ in range(2):
         bench.until(lambda: said in bench.state.detail)

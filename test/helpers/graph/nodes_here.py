@@ -1,20 +1,25 @@
-"""Nodes of ours in this process: any one, as it is or spun, and who plays a bridge's drafter."""
+"""Nodes of ours in this process: any one, as it is or spun, those of a graph, and who plays a
+bridge's drafter."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 
+import pytest
 import rclpy
 from helpers.graph.peer import Peer
+from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 
 from edge_cloud_spec.edge.link.state import LinkReport
 from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Verdict
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
 from edge_cloud_spec.nodes.runtime.qos import DECODE, EACH_STATE
+from edge_cloud_spec_lab.running.running_graph import LaunchConfig, command
 
 
 class Hearer(Peer):
@@ -47,24 +52,34 @@ class Hearer(Peer):
 
 
 @contextmanager
-def node_here(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
-    """A node with these parameters; nothing spins it."""
-    given = [part for name, value in parameters.items() for part in ("-p", f"{name}:={value}")]
-    rclpy.init(args=["--ros-args", *given])
+def context(*arguments: str) -> Iterator[None]:
+    """The default context of nodes that are made in it, with these arguments for them."""
+    own = Context()
+    rclpy.init(args=["--ros-args", *arguments], context=own)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rclpy.utilities, "g_default_context", own)
+            yield
+    finally:
+        rclpy.shutdown(context=own)
+
+
+@contextmanager
+def made(kind: Callable[[], Any]) -> Iterator[Any]:
+    """A node that nothing spins, in a context that is there."""
     node = kind()
     try:
         yield node
     finally:
         node.close()
         node.destroy_node()
-        rclpy.shutdown()
 
 
 @contextmanager
-def running(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
-    """A node with these parameters, brought up and spun."""
-    with node_here(kind, **parameters) as node:
-        executor = SingleThreadedExecutor()
+def served(kind: Callable[[], Any]) -> Iterator[Any]:
+    """The same, brought up and spun."""
+    with made(kind) as node:
+        executor = SingleThreadedExecutor(context=node.context)
         executor.add_node(node)
         thread = threading.Thread(target=executor.spin, daemon=True)
         node.bring_up()
@@ -74,6 +89,45 @@ def running(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
         finally:
             executor.shutdown(timeout_sec=5.0)
             thread.join(5.0)
+
+
+def given(parameters: Mapping[str, object]) -> list[str]:
+    """These parameters as arguments."""
+    return [part for name, value in parameters.items() for part in ("-p", f"{name}:={value}")]
+
+
+@contextmanager
+def node_here(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
+    """A node with these parameters; nothing spins it."""
+    with context(*given(parameters)), made(kind) as node:
+        yield node
+
+
+@contextmanager
+def running(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
+    """A node with these parameters, brought up and spun."""
+    with context(*given(parameters)), served(kind) as node:
+        yield node
+
+
+@contextmanager
+def program_here(argv: Sequence[str]) -> Iterator[None]:
+    """The nodes of a command line of ours, with its arguments: as a process of its own a drafter
+    would import torch and transformers."""
+    _, _, module, _, *arguments = argv
+    with context(*arguments), ExitStack() as nodes:
+        for kind in import_module(module).main.args:  # of ``spin``
+            nodes.enter_context(served(kind))
+        yield
+
+
+@contextmanager
+def graph_here(config: LaunchConfig) -> Iterator[None]:
+    """The nodes of a graph."""
+    with ExitStack() as programs:
+        for spec in config.specs:
+            programs.enter_context(program_here(command(spec, config.settings)))
+        yield
 
 
 @contextmanager

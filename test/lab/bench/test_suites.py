@@ -27,7 +27,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.measures import Round
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.presets import load_preset, preset_names
-from edge_cloud_spec_lab.bench import equality, peers
+from edge_cloud_spec_lab.bench import equality, peers, pipelines
 from edge_cloud_spec_lab.bench.ablations import accepted
 from edge_cloud_spec_lab.bench.chi_square import compare, tail
 from edge_cloud_spec_lab.bench.decodes import cache_hits
@@ -38,9 +38,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 @pytest.fixture
 def verifier_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verifiers are in this process, where torch is imported; ``pipelines`` starts its own as
-    for a user."""
-    for suite in (equality, peers):
+    """The verifiers are in this process, where torch is imported."""
+    for suite in (equality, peers, pipelines):
         monkeypatch.setattr(suite, "VerifierProcess", lambda options: Cloud(worker_of(*options)))
 
 
@@ -114,7 +113,9 @@ def test_samples_of_two_distributions_are_told_apart() -> None:
     ] * 3
 
 
-def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: Path) -> None:
+def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(
+    tmp_path: Path, verifier_here: None
+) -> None:
     measured = rows(
         "pipelines",
         tmp_path,

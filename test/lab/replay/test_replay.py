@@ -17,6 +17,8 @@ from geometry_msgs.msg import Twist
 from helpers.bags import changed, make_bag
 from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.cloud.served_answers import worker_of
+from helpers.graph.nodes_here import graph_here
+from helpers.graph.ros_domain import ros_domain
 from helpers.run_bag import KINDS
 from rclpy.node import Node
 from rosbags.rosbag2 import StoragePlugin
@@ -44,7 +46,7 @@ from edge_cloud_spec_lab.replay.recording import (
     read_recording,
 )
 from edge_cloud_spec_lab.running.observer import Observer
-from edge_cloud_spec_lab.running.running_graph import LaunchConfig, launch_graph
+from edge_cloud_spec_lab.running.running_graph import LaunchConfig
 
 COMPRESSED, RAW = CAMERAS.values()
 FOREIGN = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}
@@ -61,20 +63,14 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Bridge, drafter and, here, a verifier, for all replays of this module; prompts remember
-    frames. One test starts all of them as a user does."""
+def nodes() -> Iterator[int]:
+    """Bridge, drafter and a verifier in this process, for all replays of this module; prompts
+    remember frames. One test starts them as a user does."""
     left_out = frozenset({"navigator", "container", "stop_guard"})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
-            patch.setenv(name, "0")  # restored afterwards; the graph sets its own
-        with Cloud(worker_of()) as cloud:
-            settings = GraphSettings(
-                sim="false", namespace=NAMESPACE, cloud=cloud.address, history=2
-            )
-            config = LaunchConfig(settings, {}, left_out)
-            with launch_graph(config, tmp_path_factory.mktemp("logs"), None) as running:
-                yield running.domain
+    with ros_domain() as domain, Cloud(worker_of()) as cloud:
+        settings = GraphSettings(sim="false", namespace=NAMESPACE, cloud=cloud.address, history=2)
+        with graph_here(LaunchConfig(settings, {}, left_out)):
+            yield domain
 
 
 def replay(bag: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
