@@ -198,7 +198,7 @@ def test_every_draft_says_where_it_goes_on_unless_the_answer_ends_there(
             assert all(0 < each.accepted == each.emitted for each in rounds[:-1])
             assert one.worker.counters.verified == len(rounds)
         verdicts += len(rounds)
-    assert pushed > 30 and verdicts > 20
+    assert pushed > 20 and verdicts > 12
 
 
 # Whatever names a place where the answer is not changes nothing, whenever it comes.
@@ -257,7 +257,7 @@ def test_what_names_another_place_is_dropped_and_counted(preset: str | Preset, r
             told += decode.told
         assert answers[0][:2] == answers[1][:2]
         assert answers[0][2] + decode.told == answers[1][2]
-    assert told > 100
+    assert told > 60
 
 
 @pytest.mark.parametrize("preset", ["dssd", TIGHT, "dssd_dense", PICOSPEC, GUESSING], ids=named)
