@@ -140,9 +140,7 @@ def test_auto_comes_back_when_drafts_are_right_again() -> None:
 )
 def test_auto_is_no_worse_than_the_target_alone_or_any_fixed_preset(name: str, rtt: float) -> None:
     cost_profile = load_cost_profile(name).with_rtt(rtt)
-    auto, *fixed = (
-        speedup(cost_profile, preset, tokens=200) for preset in ("auto", *DRAFTED_FOR)
-    )
+    auto, *fixed = (speedup(cost_profile, preset, tokens=200) for preset in ("auto", *DRAFTED_FOR))
     assert auto > 0.97 * max(1.0, *fixed)
 
 

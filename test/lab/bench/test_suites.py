@@ -62,7 +62,8 @@ def test_every_preset_says_the_targets_own_tokens(tmp_path: Path, verifier_here:
 def test_presets_say_what_generate_says_under_a_generation_config(
     tmp_path: Path, verifier_here: None
 ) -> None:
-    """One of each way to draft, over gRPC; the target drafts for itself, so that all is accepted if the robot knows it."""
+    """One of each way to draft, over gRPC; the target drafts for itself, so that all is accepted if
+    the robot knows it."""
     model = Path(shutil.copytree(EMBEDDED / "target", tmp_path / "model"))
     config = json.loads((model / "generation_config.json").read_text())
     config |= {"repetition_penalty": 3.0, "no_repeat_ngram_size": 2, "min_new_tokens": 9}
