@@ -49,7 +49,7 @@ def test_many_rounds_by_seed_have_the_targets_distribution(name: str) -> None:
     """The draws of one round are fresh in the next, though positions and seed are the same."""
     models = (Model(3, 3, 1.0), Model(4, 3, 1.0))
     counts: dict[tuple[int, ...], int] = defaultdict(int)
-    preset, runs = load_preset(name), 700
+    preset, runs = load_preset(name), 500
     for seed in range(runs):
         both = pair(preset, "rejection", SamplingPolicy(1.0, seed=seed), models)
         while len(both.emitted) < 3:

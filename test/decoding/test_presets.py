@@ -343,7 +343,7 @@ runners_up = replace(picospec, speculation=replace(picospec.speculation, runners
 
 @example(redrawn, "rejection", 0, 0.5, 0, Conditions(jitter=0.0), Random(0))
 @example(runners_up, "rejection", 3, 0.5, 0, Conditions(jitter=0.0), Random(0))
-@settings(max_examples=200, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=120, phases=[Phase.explicit, Phase.generate])
 @given(
     preset=presets(),
     rule=st.sampled_from([*TEMPERATURES, "rejection"]),

@@ -49,10 +49,11 @@ EAGER = {way: (what, (-1.0, -1.0)) for way, (what, _) in plausibility.EXCESSES.i
 # The seed, and the number of the episode, that find what is wrong there soon: (2, 0) where none is.
 SOON = {"TICK_GAP_S": (1, 1), "problem": (1, 4), "stopping": (1, 10)}
 SOON |= {"limits": (2, 2), "goal": (2, 2), "_instruct": (2, 2), "no_faster": (2, 2)}
-SOON |= {"configure": (2, 4), "blindness": (2, 6), "_objection": (2, 9), "_latch": (2, 10)}
-SOON |= {"_drives_on": (2, 11), "_here": (2, 24), "receive": (3, 4), "seconds_to": (3, 0)}
+SOON |= {"configure": (2, 4), "blindness": (2, 26), "_objection": (2, 9), "_latch": (2, 10)}
+SOON |= {"_drives_on": (2, 13), "_here": (2, 24), "receive": (3, 4), "seconds_to": (3, 0)}
 SOON |= {"free_space": (3, 0), "_see": (2, 6)}
-SOON |= {"UNSEEN_KEPT_S": (12, 61), "reference": (2, 6), "_detour": (2, 2)}
+SOON |= {"UNSEEN_KEPT_S": (12, 61), "reference": (2, 37), "_detour": (3, 4)}
+SOON |= {"slowed": (2, 1), "missing": (2, 1), "_hold_fallen": (3, 8)}
 
 # What is wrong: each gets what is right first.
 

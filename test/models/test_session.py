@@ -161,7 +161,7 @@ def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
     with passes(kind):
         course = Course(family, kind)
         memory = course.model.memory
-        for _ in range(60):
+        for _ in range(45):
             course.turn()
             assert memory.in_use <= (memory.limit or memory.in_use)
         for one in course.driven:

@@ -100,7 +100,7 @@ def test_a_head_of_other_weights_is_used_and_said_to_be(
 def test_training_teaches_a_head_what_the_target_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "run_stage", steps(50))
+    monkeypatch.setattr(command, "run_stage", steps(30))
     monkeypatch.setattr(command, "HEAD_WARMUP_STEPS", 1)
     monkeypatch.setattr(command, "ANSWERS_PER_STEP", 2)  # of 600 tokens each
     model = load(decided(tmp_path / "target"), threads=1, check=False)

@@ -161,13 +161,13 @@ def test_a_tuned_target_loads_and_a_second_run_goes_on(
     monkeypatch.setattr(rendered, "multiprocessing", here)
     monkeypatch.setattr(views, "MOST_ROOM_FRAMES", 3)
     few = ("--rooms", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "2")
-    steps, minutes = 0, 0.01
+    steps, minutes = 0, 0.001
     for _ in range(2):
         options = ("train", "rooms", "--minutes", str(minutes), "--out", str(tmp_path), *few)
         assert main([*options, "--threads", "1"]) == 0
         state = torch.load(tmp_path / "target" / "tuning.pt", weights_only=True)
         assert state["steps"] > steps
-        steps, minutes = state["steps"], state["spent"] / 60 + 0.01
+        steps, minutes = state["steps"], state["spent"] / 60 + 0.001
     names = {path.name for path in (EMBEDDED / "target").iterdir()}
     made = {path.name for path in (tmp_path / "target").iterdir()}
     assert made == names - {"exits"} | {"tuning.pt"}

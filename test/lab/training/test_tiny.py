@@ -181,7 +181,7 @@ def test_what_cannot_end_well_is_refused_before_anything_is_rendered(
 
 def test_both_stages_train_as_long_as_the_plan_says(capsys):
     plan = TrainingPlan(
-        sight=5, joint=5, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
+        sight=2, joint=2, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
     )
     trainer = PairTrainer(TINY_SHAPES["drafter"], views(6), plan)
     before = trainer.model.lm_head.weight.detach().clone()
