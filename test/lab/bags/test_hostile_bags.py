@@ -26,7 +26,10 @@ from helpers.mcap_file import block, message, record, text
 from helpers.mcap_file import write_mcap as mcap
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.observe.bag_writer import types
+from edge_cloud_spec_lab.bags import storage as bag_storage
+from edge_cloud_spec_lab.bags.bag import Bag
 from edge_cloud_spec_lab.bags.storage import MAX_BLOCK
 
 MB = 1 << 20
@@ -234,6 +237,7 @@ READ = """
 import resource, sys
 from pathlib import Path
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.observe.bag_writer import types
 from edge_cloud_spec_lab.bags.bag import Bag
 types()
@@ -289,6 +293,23 @@ def test_each_hostile_bag_is_refused_by_one_sentence_in_little_memory(tmp_path: 
         assert "\\n" not in said and "MemoryError" not in said
     assert found[len(bags) :] == ["read 8"] * len(plain)
     assert whole == "read 0"
+
+
+def test_what_is_held_to_be_put_in_order_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that each begin before all others are held together."""
+    blocks = [message(CDR, 1) + message(CDR, stamp) for stamp in range(20, 1, -1)]
+    bag = mcap(tmp_path / "late.mcap", defined() + b"".join(block(b, len(b)) for b in blocks))
+    held = len(blocks) * (bag_storage.HELD_MESSAGE_BYTES + len(CDR))
+    for most in (2 * held, held // 2):
+        monkeypatch.setattr(bag_storage, "MAX_AT_ONCE", most)
+        stamps = (at for at, *_ in Bag(bag).read({"": "/instruction"}))
+        if most > held:
+            assert list(stamps) == sorted([1] * 19 + [*range(2, 21)])
+            continue
+        with pytest.raises(UserError, match="out of order: `mcap sort`"):
+            list(stamps)
 
 
 @pytest.mark.parametrize("storage", [StoragePlugin.MCAP, StoragePlugin.SQLITE3])
