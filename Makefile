@@ -3,12 +3,12 @@
 #   PYTHON=python3.12    the interpreter that .venv is made from (3.10 to 3.13)
 #   TORCH_INDEX=URL      a package index to take torch from, e.g. one with CPU-only builds
 #   ARGS="--seed 3"      further arguments for the demo, the fuzzer, or pytest
-#   WORKERS=3            processes that share the tests; 0: all in one, e.g. for --pdb
+#   WORKERS=4            processes that share the tests; 0: all in one, e.g. for --pdb
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 ARGS ?=
-WORKERS ?= 3
+WORKERS ?= 4
 
 # Or each of some hundred processes of the suite would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE

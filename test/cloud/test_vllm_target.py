@@ -57,11 +57,8 @@ def on_vllm(peer: VllmPeer, *options: str) -> Any:
     return worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(TARGET), *options)
 
 
-PRESETS = {  # by rule
-    "greedy": ["dsd", "auto", "picospec", "specedge", "cloud_ar", "fsd"],
-    "coupled": ["auto", "picospec", "specedge", "cloud_ar"],
-    "rejection": ["dsd", "specedge", "cloud_ar", "fsd", "dssd", "tslt"],
-}
+EXACT = ["dsd", "auto", "picospec", "specedge", "cloud_ar", "fsd"]
+PRESETS = {"greedy": EXACT, "coupled": EXACT, "rejection": [*EXACT, "dssd", "tslt"]}  # by rule
 
 
 @pytest.fixture(scope="module")
@@ -247,13 +244,11 @@ def served(peer: VllmPeer) -> Iterator[Served]:
         yield Served(peer, cloud, robot)
 
 
-@pytest.mark.parametrize(
-    ("name", "after"), [(name, 2 * (number % 2)) for number, name in enumerate(FAULTS)]
-)
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_at_any_request_is_one_sentence_and_the_verifier_lives(
     served: Served, name: str, after: int
 ) -> None:
-    """Every other fault at the first, the others at the third."""
     fault, complaint, reason = FAULTS[name]
     asked = len(served.peer.asked)
     outcome = served.decode(
