@@ -30,7 +30,6 @@ import torch
 from fuzz import Broken, clients
 from fuzz.endpoint import Echo, ask, read_alone
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
-from helpers.cloud.api_peer import ApiPeer
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
 from helpers.cloud.served_answers import TARGET, worker_of
@@ -787,23 +786,14 @@ def test_what_cannot_be_served_is_one_sentence_before_a_model_is_loaded(
     assert told.startswith("error: ") and complaint in told
 
 
-def test_the_command_serves_until_it_is_told_to_end() -> None:
-    """Without a model of its own, which would take it seconds to import."""
-    port = free_port()
-    given = ["--address", f"127.0.0.1:{port}", "--drafter", "bytes", "--preset", "cloud_ar"]
+def test_the_command_serves_until_it_is_told_to_end(link: Proxy) -> None:
+    link.set_delay(0.0)
+    drafter, port = str(checkpoint("qwen3_vl", 2, 384)), free_port()
+    given = ["--address", f"127.0.0.1:{port}", "--cloud", link.address, "--drafter", drafter]
     command = [sys.executable, "-m", "edge_cloud_spec.cli", "endpoint", *given]
-    with (
-        ApiPeer() as api,
-        Cloud(
-            worker_of("--target", f"openai:{api.url}", "--model", "m", "--dialect", "any")
-        ) as cloud,
-        subprocess.Popen(
-            [*command, "--cloud", cloud.address],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as run,
-    ):
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
         assert run.stdout is not None and run.stderr is not None
         assert run.stdout.readline() == f"serving on http://127.0.0.1:{port}/v1\n"
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
