@@ -135,6 +135,7 @@ def test_a_cut_ends_the_generation_at_the_real_server(served: SimpleNamespace) -
     with verifier(served.url, "--api-timeout", "600", model=TARGET) as there:
         cut = there.robot.inbox.put
         served.hold.touch()
+        served.cut.clear()
         outcome = there.decode(sample_requests(3, 1)[0], on_emit=lambda _: cut(Cut()))
         assert outcome.reason == "cut"
         until(lambda: served.cut)

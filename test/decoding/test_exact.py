@@ -142,7 +142,7 @@ owns = st.sampled_from(["", *OWN])
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@settings(max_examples=8)
+@settings(max_examples=12)
 @given(
     vocabulary=st.sampled_from([2, 3, 4]),
     seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),

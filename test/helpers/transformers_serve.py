@@ -80,6 +80,9 @@ def running(model: str, hold: Path, continues: bool = False) -> Iterator[SimpleN
         patch.setattr(transformers.AutoProcessor, "from_pretrained", from_pretrained)
         at = {"host": "127.0.0.1", "port": port, "non_blocking": True}
         serve = Serve(model, device="cpu", dtype="float32", **at)
-        until(lambda: serve.server.started)
-        yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1", cut=cut, hold=hold)
-        serve.kill_server()
+        try:
+            until(lambda: serve.server.started)
+            yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1", cut=cut, hold=hold)
+        finally:
+            hold.unlink(missing_ok=True)
+            serve.kill_server()

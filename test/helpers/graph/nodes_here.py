@@ -53,7 +53,11 @@ class Hearer(Peer):
 
 @contextmanager
 def context(*arguments: str) -> Iterator[None]:
-    """The default context of nodes that are made in it, with these arguments for them."""
+    """The default context of nodes that are made in it, with these arguments for them.
+
+    rclpy has one default for a process: of several, that which was made last. Nodes of ours ask for
+    it only while they are made.
+    """
     own = Context()
     rclpy.init(args=["--ros-args", *arguments], context=own)
     try:
@@ -114,7 +118,8 @@ def running(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
 def program_here(argv: Sequence[str]) -> Iterator[None]:
     """The nodes of a command line of ours, with its arguments: as a process of its own a drafter
     would import torch and transformers."""
-    _, _, module, _, *arguments = argv
+    _, _, module, ros, *arguments = argv
+    assert ros == "--ros-args"
     with context(*arguments), ExitStack() as nodes:
         for kind in import_module(module).main.args:  # of ``spin``
             nodes.enter_context(served(kind))

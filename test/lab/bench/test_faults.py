@@ -23,7 +23,8 @@ from edge_cloud_spec_lab.harness.server import parsed
 def test_three_faults_of_the_running_system_move_nothing_unverified_and_pass_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verifier that comes back for the one that was killed is in this process."""
+    """The verifier that comes back for the one that was killed is in this process: no fault behind
+    that touches it."""
     monkeypatch.setattr(rig, "DRIVES_ON", 2.0)  # on a busy machine no motion replaces another
     start_node = rig.Rig.start_node
     with ExitStack() as here:
@@ -34,7 +35,7 @@ def test_three_faults_of_the_running_system_move_nothing_unverified_and_pass_by_
                 settings = parsed(argv[argv.index("--target") :])
                 here.enter_context(Cloud(make_worker(settings), **vars(settings.server)))
             elif name == "simulator":
-                start_node(started, name, renderer="rays", camera_rate=5.0)
+                start_node(started, name, **{"renderer": "rays", "camera_rate": 5.0, **parameters})
             else:
                 start_node(started, name, **parameters)
 

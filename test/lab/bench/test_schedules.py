@@ -43,10 +43,10 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = dict.fromkeys(COUNTS, 0)
-    for _, counts, failures in random_faults(VERIFIED, 0, range(320)):
+    for _, counts, failures in random_faults(VERIFIED, 0, range(400)):
         assert failures == []
         seen = {name: seen[name] + counts[name] for name in COUNTS}
-    assert seen["schedules"] == 320
+    assert seen["schedules"] == 400
     assert seen["wrong"] == seen["hung"] == seen["failed"] == 0
     assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 15  # the rare is there
     failed = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
@@ -84,8 +84,8 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
     with monkeypatch.context() as blind:
         blind.setattr(PrefixDigest, "short", property(lambda self: 0))
         found = (schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong")
-        wrong = list(islice(found, 10))
-    assert len(wrong) == 10
+        wrong = list(islice(found, 20))
+    assert len(wrong) == 20
     for end in map(run_schedule, wrong):
         assert end.counts["diverged"] and end.verdict not in ("wrong", "hung")
 

@@ -58,21 +58,18 @@ def test_every_preset_says_the_targets_own_tokens(tmp_path: Path, verifier_here:
             assert row["p_value"] > 1e-4
 
 
-def test_presets_say_what_generate_says_under_a_generation_config(
+def test_every_preset_says_what_generate_says_under_a_generation_config(
     tmp_path: Path, verifier_here: None
 ) -> None:
-    """One of each way to draft, over gRPC; the target drafts for itself, so that all is accepted if
-    the robot knows it."""
+    """Over gRPC; the target drafts for itself, so that all is accepted if the robot knows it."""
     model = Path(shutil.copytree(EMBEDDED / "target", tmp_path / "model"))
     config = json.loads((model / "generation_config.json").read_text())
     config |= {"repetition_penalty": 3.0, "no_repeat_ngram_size": 2, "min_new_tokens": 9}
     config |= {"do_sample": True, "temperature": 0.01, "top_p": 0.001, "top_k": 1}
     (model / "generation_config.json").write_text(json.dumps(config))
     options = ("--target", str(model), "--drafter", str(model), "--prompts", "1", "--samples", "0")
-    presets = "auto,cloud_ar,cloud_sd,cloud_lookup,dsd,fsd,picospec,specedge"
-    options += ("--presets", presets, "--max-tokens", "20")
-    measured = rows("equality", tmp_path, *options)
-    assert len(measured) == 16
+    measured = rows("equality", tmp_path, *options, "--max-tokens", "20")
+    assert len(measured) >= 16
     for row in measured:
         assert row["equal"] == 1 and (row["preset"] != "dsd" or row["acceptance"] > 0.99), row
 

@@ -189,9 +189,9 @@ def test_a_rollout_is_what_the_model_says_of_its_frames_and_of_its_own_earlier_w
 def test_the_pair_of_flats_decides_by_what_it_remembers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the expert's ways through two flats begin, with eight earlier frames and without."""
+    """Where the expert's ways through three flats begin, with eight earlier frames and without."""
     monkeypatch.setattr(episodes, "MOST_FRAMES", 12)
-    write_episodes(tmp_path / "some.npz", 99, 2, "rays")
+    write_episodes(tmp_path / "some.npz", 99, 3, "rays")
     model = load(FLATS / "target", threads=1)
     right: dict[int, list[bool]] = {REMEMBERED_FRAMES: [], 0: []}
     for episode in read_episodes(tmp_path / "some.npz"):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -108,8 +108,7 @@ def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request
 def text_requests(prompts: Path, seed: int) -> Iterator[Request]:
     """Random lines of a text file, as the user's; endless. UserError: see ``picture_requests``."""
     lines, rng = _lines(prompts), np.random.default_rng((seed, 0xE73))
-    while True:
-        yield Request((Message(USER, (lines[rng.integers(len(lines))],)),))
+    return (Request((Message(USER, (lines[rng.integers(len(lines))],)),)) for _ in count())
 
 
 def _lines(prompts: Path) -> list[str]:
@@ -266,10 +265,7 @@ class ExitTrainer:
 ANSWERS_OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target"), "help": "directory or hub name"},
     "--pictures": {"type": path_of, "help": "folder to learn from (default: simulated)"},
-    "--prompts": {
-        "type": path_of,
-        "help": "text file, an instruction a line",
-    },
+    "--prompts": {"type": path_of, "help": "text file, an instruction a line"},
     "--requests": {"type": int, "default": 4000, "help": "to answer (%(default)s)"},
     **arguments(DecodeOptions(max_tokens=48), "max_tokens"),
     "--minutes": {"type": float, "default": 4.0, "help": "of training (%(default)s)"},

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from helpers.cloud.api_peer import ANSWER, ApiPeer
-from helpers.cloud.grpc_cloud import Cloud
 from helpers.suites import rows
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
@@ -26,7 +25,7 @@ from edge_cloud_spec_lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec_lab.harness.fleet.load import FleetLoad
 from edge_cloud_spec_lab.harness.fleet.robot_processes import RobotPlan, run_robots
 from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
-from edge_cloud_spec_lab.harness.server import VerifierProcess
+from edge_cloud_spec_lab.harness.server import ServerProcess, VerifierProcess
 
 DSD = load_preset("dsd")
 
@@ -38,7 +37,7 @@ def test_robots_in_processes_of_their_own_decode_over_links_of_their_own() -> No
         RobotPlan(n, partial(RecordedAnswers, recorded, n), DSD, load, LinkProfile(5.0))
         for n in range(2)
     ]
-    with Cloud(embedded_worker(WorkerLimits())) as server:
+    with ServerProcess(partial(embedded_worker, WorkerLimits())) as server:
         row = figures(run_robots(plans, server.address), 0.0, 600.0)
     assert row["equal"] and row["answers"] >= 2 and row["round_ms_p50"] > 10.0
     assert row["tokens_per_verify"] > 2.0, "their recorded drafts are accepted"
