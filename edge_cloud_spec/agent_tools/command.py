@@ -75,5 +75,7 @@ async def _serve(server: Any, robot: RobotGraph, listening: socket.socket | None
     await robot.close()
     error = serving.exception() if serving.done() else None
     if error is not None:
+        while inner := getattr(error, "exceptions", ()):  # groups, which say only how many
+            error = inner[0]
         print(f"error: the MCP server failed: {one_line(error)}", file=sys.stderr)
     leave(int(error is not None))  # at once: a thread waits for standard input, maybe without end
