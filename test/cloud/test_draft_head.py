@@ -94,7 +94,7 @@ def own_answer(root: Path, follows: bool, request: Request, rule: str) -> tuple[
     return generate(reference, model.prompt(request, spec), spec, POLICIES[rule])
 
 
-SAMPLES = 120
+SAMPLES = 200
 
 
 @cache

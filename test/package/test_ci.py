@@ -69,13 +69,14 @@ def test_where_all_pass_nothing_is_run_again(tmp_path: Path) -> None:
     ("tests", "lint", "runs"),
     [
         ("", "false", 0),
+        ("def test_it(): assert False", "true", 2),
         (f"{FAILS}\ndef test_other(): assert False", "true", 2),
         ("@pytest.mark.parametrize('n', range(6))\ndef test_it(n): assert ALONE", "true", 1),
         ("def test_it(): ALONE or os._exit(3)", "true", 1),
         ("@pytest.mark.timeout(0.2)\ndef test_it(): ALONE or time.sleep(60)", "true", 1),
         ("assert ALONE", "true", 1),
     ],
-    ids=["lint", "one of two", "many", "crash", "hang", "collection"],
+    ids=["lint", "failure", "one of two", "many", "crash", "hang", "collection"],
 )
 def test_any_other_failure_fails(tests: str, lint: str, runs: int, tmp_path: Path) -> None:
     """What the lint refuses is not tested."""

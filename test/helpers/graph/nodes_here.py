@@ -15,10 +15,12 @@ from helpers.graph.peer import Peer
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 
+from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.edge.link.state import LinkReport
 from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Verdict
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
 from edge_cloud_spec.nodes.runtime.qos import DECODE, EACH_STATE
+from edge_cloud_spec_lab.replay.player import NAMESPACE
 from edge_cloud_spec_lab.running.running_graph import LaunchConfig, command
 
 
@@ -132,6 +134,15 @@ def graph_here(config: LaunchConfig) -> Iterator[None]:
     with ExitStack() as programs:
         for spec in config.specs:
             programs.enter_context(program_here(command(spec, config.settings)))
+        yield
+
+
+@contextmanager
+def replay_here(cloud: str, history: int = 0) -> Iterator[None]:
+    """The nodes of a replay, at this verifier; its prompts remember so many frames."""
+    settings = GraphSettings(sim="false", namespace=NAMESPACE, cloud=cloud, history=history)
+    left_out = frozenset({"navigator", "container", "stop_guard"})
+    with graph_here(LaunchConfig(settings, {}, left_out)):
         yield
 
 

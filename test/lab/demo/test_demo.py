@@ -19,21 +19,18 @@ pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.served_answers import worker_of
-from helpers.graph.nodes_here import graph_here
+from helpers.graph.nodes_here import replay_here
 from helpers.graph.ros_domain import ros_domain
 from helpers.lookups import Watched, assert_nothing
 from helpers.processes import processes_with
 
-from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec_lab.demo import report
 from edge_cloud_spec_lab.demo.report import figures, row
 from edge_cloud_spec_lab.demo.run_result import RunResult
-from edge_cloud_spec_lab.replay.player import NAMESPACE
 from edge_cloud_spec_lab.running.console_view import size
-from edge_cloud_spec_lab.running.running_graph import LaunchConfig
 
 COMMAND = [sys.executable, "-m", "edge_cloud_spec.cli"]
 
@@ -106,11 +103,8 @@ def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_pat
     for link in links:
         path = folder / link
         assert path.is_dir() or path.stat().st_size > 500, link
-    with ros_domain(), Cloud(worker_of()) as cloud:
-        settings = GraphSettings(sim="false", namespace=NAMESPACE, cloud=cloud.address)
-        left_out = frozenset({"navigator", "container", "stop_guard"})
-        with graph_here(LaunchConfig(settings, {}, left_out)):
-            assert main(["replay", str(folder / "bag"), "--json", str(out), "--attach"]) == 0
+    with ros_domain(), Cloud(worker_of()) as cloud, replay_here(cloud.address):
+        assert main(["replay", str(folder / "bag"), "--json", str(out), "--attach"]) == 0
     rows = json.loads(out.read_text())["rows"]
     assert [row["recorded"] for row in rows] == [row["answer"] for row in figures["rows"]]
     assert all(row["equal"] for row in rows)

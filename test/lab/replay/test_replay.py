@@ -17,14 +17,13 @@ from geometry_msgs.msg import Twist
 from helpers.bags import changed, make_bag
 from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.cloud.served_answers import worker_of
-from helpers.graph.nodes_here import graph_here
+from helpers.graph.nodes_here import replay_here
 from helpers.graph.ros_domain import ros_domain
 from helpers.run_bag import KINDS
 from rclpy.node import Node
 from rosbags.rosbag2 import StoragePlugin
 from std_msgs.msg import String
 
-from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
@@ -46,7 +45,6 @@ from edge_cloud_spec_lab.replay.recording import (
     read_recording,
 )
 from edge_cloud_spec_lab.running.observer import Observer
-from edge_cloud_spec_lab.running.running_graph import LaunchConfig
 
 COMPRESSED, RAW = CAMERAS.values()
 FOREIGN = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}
@@ -66,11 +64,8 @@ pytestmark = pytest.mark.skipif(
 def nodes() -> Iterator[int]:
     """Bridge, drafter and a verifier in this process, for all replays of this module; prompts
     remember frames. One test starts them as a user does."""
-    left_out = frozenset({"navigator", "container", "stop_guard"})
-    with ros_domain() as domain, Cloud(worker_of()) as cloud:
-        settings = GraphSettings(sim="false", namespace=NAMESPACE, cloud=cloud.address, history=2)
-        with graph_here(LaunchConfig(settings, {}, left_out)):
-            yield domain
+    with ros_domain() as domain, Cloud(worker_of()) as cloud, replay_here(cloud.address, 2):
+        yield domain
 
 
 def replay(bag: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
