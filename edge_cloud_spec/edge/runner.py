@@ -27,7 +27,7 @@ from ..errors import UserError
 from ..lookup import AnswerLookup, Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
-from ..models.drafter import ALL_ROWS, Drafter, DraftPrefill, DraftSession
+from ..models.drafter import Drafter, DraftPrefill, DraftSession
 from ..models.prompt import PromptSpec, logits_processors, text_tokens
 from ..models.tokenizer import TextStream
 from ..request import Request
@@ -71,7 +71,7 @@ from .rounds import server_generation
 from .verifier_memory import VerifierMemory
 
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
-ROWS_A_STEP = 512  # of a prompt that the robot's model reads alone; then it looks who waits
+ROWS_A_STEP = 512  # of a prompt that the robot's model reads at a time; then it looks who waits
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
 SCORING = Preset("scoring", "the target alone, over candidates", drafter="lookup", lookup=True)
 MAX_MESSAGES_BEFORE_PASS = 1024  # of the draft model, which goes on even in a flood
@@ -335,7 +335,7 @@ class DecodeLoop:
                 self._handle(event)
 
     def _prefill_once(self, prompt: DraftPrefill) -> Event | None:
-        """Run the vision part, or the rest of the prompt's pass, while handling arriving events."""
+        """Run the vision part, or a step of the prompt, while handling arriving events."""
 
         def on_layer(layer: int, hidden: object) -> None:
             self._handle_arrived()
@@ -343,7 +343,7 @@ class DecodeLoop:
                 raise _Interrupted
 
         try:
-            if not prompt.step(ALL_ROWS, on_layer):
+            if not prompt.step(ROWS_A_STEP, on_layer):
                 return None
         except _Interrupted:
             return None

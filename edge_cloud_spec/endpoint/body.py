@@ -21,7 +21,14 @@ LOW_SIDE = 512  # pixels of a picture with ``detail: low``
 HEADER = 2**17  # bytes of a picture in which its size is looked for; EXIF has at most 2**16
 # What a PNG can say its orientation in, maybe behind its pixels.
 _PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
-_DATA_URL = re.compile(r"data:[^,;]{0,100};base64,")
+_DATA_URL = re.compile(r"data:[^,]{0,100};base64,", re.IGNORECASE)
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    ((int, float), "a number"),
+    (list, "a list"),
+    (dict, "an object"),
+    (object, "null"),
+)
 
 
 def json_of(data: bytes) -> dict[str, Any]:
@@ -83,10 +90,11 @@ def check_keys(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> 
             raise Unserved(f"{where} has {name!r:.80}, which is not supported: leave it out", where)
 
 
-def text_of(given: Any, where: str) -> str:
-    """A value that must be a text."""
+def text_of(given: Any, where: str, what: str = "a text") -> str:
+    """A value that must be a text; ``what``: and what else it might have been."""
     if not isinstance(given, str):
-        raise ApiError(f"{where} must be a text, not {type(given).__name__}", where)
+        kind = next(name for kinds, name in _KINDS if isinstance(given, kinds))
+        raise ApiError(f"{where} must be {what}, not {kind}", where)
     try:
         given.encode()
     except UnicodeEncodeError:

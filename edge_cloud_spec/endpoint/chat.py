@@ -196,7 +196,9 @@ def _message(given: Any, where: str, pictures: list[Picture]) -> Message:
         raise Unserved(
             f"{where}.role must be one of {', '.join(CHAT_ROLES)}, not {role!r:.80}", where
         )
-    if isinstance(content, list) and len(content) <= MOST_PARTS:
+    if isinstance(content, list):
+        if len(content) > MOST_PARTS:
+            raise ApiError(f"{where}.content has more than {MOST_PARTS} parts", where)
         parts: list[Part] = []
         for at, each in enumerate(content):
             parts.append(part := _part(each, f"{where}.content[{at}]"))
@@ -206,7 +208,7 @@ def _message(given: Any, where: str, pictures: list[Picture]) -> Message:
     elif content is None and role == "assistant":
         parts = []
     else:
-        parts = [text_of(content, f"{where}.content")]
+        parts = [text_of(content, f"{where}.content", "a text or a list of parts")]
     if role != "user" and not all(isinstance(part, str) for part in parts):
         raise ApiError(f"{where}: pictures are the user's, not of role {role}", where)
     return Message(CHAT_ROLES[role], tuple(parts))
@@ -223,8 +225,8 @@ def _part(given: Any, where: str) -> Part:
     check_keys(part, where, ("type", "image_url"))
     shown = object_of(part.get("image_url"), f"{where}.image_url")
     check_keys(shown, f"{where}.image_url", ("url", "detail"))
-    if shown.get("detail") not in (None, "auto", "high", "low"):
-        raise ApiError(f"{where}.image_url.detail must be auto, high or low", where)
+    if shown.get("detail") not in (None, "auto", "high", "original", "low"):
+        raise ApiError(f"{where}.image_url.detail must be auto, high, original or low", where)
     return picture_of(shown.get("url"), shown.get("detail") == "low", f"{where}.image_url.url")
 
 

@@ -169,7 +169,7 @@ def _message(given: Any, where: str) -> Message:
 def _parts(given: Any, where: str) -> tuple[Part, ...]:
     """The parts of a message or of instructions: a text, or a list of texts, pictures and JSON."""
     if not isinstance(given, list):
-        return (text_of(given, where),)
+        return (text_of(given, where, "a text or a list of parts"),)
     if len(given) > MOST_PARTS // 2:
         raise ApiError(f"{where} has more than {MOST_PARTS // 2} parts", where)
     return tuple(_part(each, f"{where}[{at}]") for at, each in enumerate(given))
@@ -209,7 +209,8 @@ def _listed(given: Any, where: str, messages: Messages) -> Question:
     lines = ["Is this true?"]
     if kind != PREDICATE:
         called = "value" if kind == CHOICE else "label"
-        options = [_option(each, called, where) for each in _some(question, own[kind][0], where)]
+        some = _some(question, own[kind][0], where)
+        options = [_option(*each, called, f"{where}.{own[kind][0]}") for each in enumerate(some)]
         values = tuple(value for value, _ in options)
         candidates = tuple(each if isinstance(each, str) else str(each).lower() for each in values)
         lines = [
@@ -232,15 +233,16 @@ def _some(question: Mapping[str, Any], name: str, where: str) -> list[Any]:
     return given
 
 
-def _option(given: Any, called: str, where: str) -> tuple[str | bool, str]:
+def _option(at: int, given: Any, called: str, where: str) -> tuple[str | bool, str]:
     """What an answer calls an option, and its description."""
+    where = f"{where}[{at}]"
     option = object_of(given, where)
     check_keys(option, where, (called, "description"))
-    value, more = option.get(called), text_of(option.get("description") or "", where)
-    if called == "value" and isinstance(value, bool):
+    more = text_of(option.get("description") or "", f"{where}.description")
+    if called == "value" and isinstance(value := option.get(called), bool):
         return value, more
-    if not (text := text_of(value, where)):
-        raise ApiError(f"{where}: an option's {called} is empty", where)
+    if not (text := text_of(option.get(called), f"{where}.{called}")):
+        raise ApiError(f"{where}.{called} is empty", where)
     return text, more
 
 
@@ -317,7 +319,9 @@ def _check_shown(assets: Mapping[str, Picture], asked: Sequence[Question]) -> No
 
 def _content(given: Any, where: str) -> str:
     """A text, or the JSON of an object or a list."""
-    return json_text(given, where) if isinstance(given, dict | list) else text_of(given, where)
+    if isinstance(given, dict | list):
+        return json_text(given, where)
+    return text_of(given, where, "a text or JSON")
 
 
 def _asset(given: Any, where: str) -> Picture:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 from ..decoding.mean import Mean
@@ -20,6 +20,7 @@ from ..edge.picture_decoder import Decoder
 from ..edge.runner import OUT_OF_REACH, Outcome, decode_text, ids_per_token, score
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_DIGEST
+from ..models.processor import TOO_LONG
 from ..models.tokenizer import TextStream
 from ..presets import load_preset
 from ..request import Request
@@ -134,7 +135,7 @@ class Decodes:
                 words = stops.add(more, ended=bool(reason))
                 said += len(words)
                 log_probs.add(emit)
-                told = log_probs.told(inf if reason and not stops.found else said)
+                told = log_probs.told(math.inf if reason and not stops.found else said)
                 piece = Piece(words, emit.verified, told)
                 loop.call_soon_threadsafe(arrived.put_nowait, piece)
                 if stops.found:
@@ -172,6 +173,7 @@ class Decodes:
                     yield words
             is_call = CALL_BEGINS in chat.policy.grammar
             about = {"the grammar": "tool_choice" if is_call else "response_format"}
+            about[TOO_LONG] = "messages"
             end = self._finished(under_way.result(), kept, stops.found, about)
             yield replace(end, verified=verified)
         finally:
@@ -199,7 +201,7 @@ class Decodes:
                 later.append(at)
                 return ()
             try:
-                self._check(outcome, 0, {"the candidates": "questions"})
+                self._check(outcome, 0, dict.fromkeys(("the candidates", TOO_LONG), "questions"))
             except ApiError as error:
                 errors.append(error)
             return told
@@ -246,9 +248,10 @@ class Decodes:
         )
 
     async def _take_turn(self) -> None:
-        if self._turn.locked() and self._waiting >= self._queue:
-            seconds = max(LOWEST_RETRY_S, self._seconds.value * self._waiting)
-            text = f"{self._waiting} requests wait already: try again in {seconds:.0f} s"
+        # free and waited for: it has just been given back
+        if self._waiting >= self._queue and (self._turn.locked() or self._waiting):
+            seconds = math.ceil(max(LOWEST_RETRY_S, self._seconds.value * self._waiting))
+            text = f"{self._waiting} requests wait already: try again in {seconds} s"
             raise ApiError(text, status=429, code="rate_limit_exceeded", retry_s=seconds)
         self._waiting += 1
         try:
@@ -286,13 +289,17 @@ class Decodes:
         if not outcome.completed:
             is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE, Code.UNSUPPORTED)
             text = outcome.text or outcome.reason
+            if outcome.out_of_reach:
+                log.warning("%s", text)
             error = self._lost if outcome.out_of_reach and not kept else ApiError
             error = Unserved if outcome.reason == Code.UNSUPPORTED and not kept else error
             params = (param for words, param in about.items() if text.startswith(words))
+            # by whose name clients know it, and shorten their chat
+            code = "context_length_exceeded" if text.startswith(TOO_LONG) else outcome.reason
             raise error(
                 text,
                 next(params, "") if is_wrong else "",
                 status=400 if is_wrong else 503,
                 retry_s=outcome.retry_after_s,
-                code=outcome.reason,
+                code=code,
             )

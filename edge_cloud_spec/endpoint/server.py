@@ -104,8 +104,8 @@ class ChatApp:
             raise ApiError(f"{path} is not for {method}", status=405)
         else:
             raise ApiError(
-                f"there is no {method} {path!r:.80} here, but POST {', '.join(READERS)} and GET "
-                f"{MODELS}",
+                f"there is no {method} {path or '/'!r:.80} here, but POST {', '.join(READERS)} and "
+                f"GET {MODELS}",
                 status=404,
             )
 

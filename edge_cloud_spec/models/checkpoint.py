@@ -84,6 +84,7 @@ class CheckpointFiles:
 
     image_id: the token of each row of a picture; -1: a model of text. picture_ids: that and others
     that stand for pictures or videos, or stand around them. rows: of the embedding matrix.
+    positions: that the model was made for, of a prompt and its answer; 0: unknown.
     chat_template: None if there is none; such a checkpoint cannot be a target. logits: what it does
     to its logits as a target.
     """
@@ -96,6 +97,7 @@ class CheckpointFiles:
     rows: int
     logits: LogitsProcessing = UNPROCESSED
     picture_ids: frozenset[int] = frozenset()
+    positions: int = 0
 
     @property
     def reads_pictures(self) -> bool:
@@ -139,6 +141,7 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
         rows,
         UNPROCESSED if generation_config == "none" else _logits_processing(directory, config),
         frozenset([image_id, *(config[name] for name in PICTURE_IDS if name in config)] * sees),
+        _positions(text),
     )
 
 
@@ -323,6 +326,14 @@ def _logits_processing(directory: Path, config: dict[str, Any]) -> LogitsProcess
             f"generation_config.json in {directory} has a value that is none: {one_line(applied)}; "
             f"{remedy}"
         ) from None
+
+
+def _positions(text: dict[str, Any]) -> int:
+    """The positions that a model of text was made for; 0: its configuration does not say."""
+    most = int(text.get("max_position_embeddings") or 0)
+    stretched = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    original = stretched.get("original_max_position_embeddings") or most
+    return max(most, int(original * (stretched.get("factor") or 1)))
 
 
 def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:

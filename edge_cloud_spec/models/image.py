@@ -17,7 +17,7 @@ from ..options import bounded
 
 Grid = tuple[int, int, int]  # time, height and width of a picture, in patches
 
-MAX_PIXELS = 2**21  # of a camera frame (1920 x 1080 fits), unless the model can use more
+MAX_PIXELS = 2**21  # of a picture (1920 x 1080 fits), unless the model can use more
 MAX_SCANS = 16  # of a progressive JPEG (10 are usual); each is as costly as a whole picture
 MAX_SEGMENTS = 64  # of a JPEG before its pixels, and stray bytes between them; each must be parsed
 MAX_OTHER_CHUNKS = 16  # of a PNG, other than pixel data; each may be compressed
@@ -67,7 +67,7 @@ class ImageSpec:
 
     @property
     def max_frame_pixels(self) -> int:
-        """The largest camera frame accepted, in pixels."""
+        """The largest picture accepted, in pixels."""
         return max(MAX_PIXELS, self.max_pixels)
 
     @property
@@ -136,15 +136,15 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     Anything costlier to decode than a frame of ``max_pixels`` is refused before it is decoded.
     """
     refuse(
-        (not data, "the camera frame is empty: check the camera topic"),
+        (not data, "the picture is empty: check what it comes from, as a camera's topic"),
         (
             len(data) > 4 * max_pixels,
-            f"the camera frame has {len(data)} bytes, more than {4 * max_pixels}: shrink it",
+            f"the picture has {len(data)} bytes, more than {4 * max_pixels}: shrink it",
         ),
     )
     has_too_many_parts = _is_split_jpeg if data[:2] == b"\xff\xd8" else _is_split_png
     if has_too_many_parts(data):
-        raise UserError("the camera frame is in too many parts: send a plain JPEG")
+        raise UserError("the picture is in too many parts: send a plain JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
         check_size(*image.size, max_pixels)
@@ -156,10 +156,14 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         raise UserError(
             "the picture is a Git LFS pointer: run `git lfs pull` where it was cloned"
             if data.startswith(b"version https://git-lfs")
-            else "the camera frame is not a JPEG or PNG image: check its encoding"
+            else "the picture is not a JPEG or PNG image: check its encoding"
         ) from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
+    except Image.DecompressionBombError as error:  # by its header, before its size is known here
+        raise UserError(
+            f"the picture is too large: send one of at most {max_pixels} pixels, such as 1920x1080"
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"the picture is damaged ({error}): send another one") from error
 
 
 def plain(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
@@ -231,15 +235,15 @@ def _is_split_png(data: bytes) -> bool:
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
     """Raise UserError for an impossible size, or more than ``max_pixels``."""
-    frame = f"a camera frame of {width}x{height}"
+    picture = f"a picture of {width}x{height}"
     low, high = sorted((width, height))
     refuse(
-        (low < 1, f"{frame} has no pixels: send another frame"),
+        (low < 1, f"{picture} has no pixels: send another one"),
         (
             low * high > max_pixels or high > MAX_SIDE,
-            f"{frame} is too large: send one of at most {max_pixels} pixels, such as 1920x1080",
+            f"{picture} is too large: send one of at most {max_pixels} pixels, such as 1920x1080",
         ),
-        (high > MAX_ASPECT * low, f"{frame} is too narrow to be a picture"),
+        (high > MAX_ASPECT * low, f"{picture} is too narrow"),
     )
 
 

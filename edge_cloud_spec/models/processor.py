@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +17,12 @@ from ..errors import UserError, refuse
 from ..lru_cache import LruCache
 from ..request import MOST_PICTURES, SYSTEM, USER, Message, Picture, Request
 from .checkpoint import CheckpointFiles
-from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
+from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans, positions_of
 from .prompt import Prompt, PromptImage, PromptSpec, check_request, prompt_digest, render
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
+
+TOO_LONG = "the prompt takes"  # as the refusal of one begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class Processor:
         self.chat_template, self.end_ids = files.chat_template, files.end_ids
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
         self.image_id, self.picture_ids = files.image_id, files.picture_ids
-        self._logits = files.logits
+        self._logits, self._positions = files.logits, files.positions
         self._image_token = (
             None if self.image_id < 0 else self.tokenizer.convert_ids_to_tokens(self.image_id)
         )
@@ -107,12 +109,13 @@ class Processor:
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
         """The prompt of `spec`, with this model's tokenizer and image statistics.
 
-        UserError: damaged picture, unusable text, or a patch size that the model cannot read.
+        UserError: damaged picture, unusable text, a patch size that the model cannot read; or more
+        than fits before an answer of this model, if it is the target.
         """
         check_request(request, spec)
         if request.pictures:
             self._check_family(spec)
-        shown = [self._placed(request.owner, each, spec) for each in request.pictures]
+        shown = [self._placed(request, at, spec) for at in range(len(request.pictures))]
         target_grids = [target_grid for _, target_grid in shown]
         ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
         spans, last = picture_spans(ids, self.image_id), ids.max()
@@ -133,6 +136,8 @@ class Processor:
             for count, (start, end) in zip(kept, spans, strict=True)
             for row in range(start + count, end)
         ]
+        if spec.target == self.identity:
+            self._check_length(ids, target_grids)
         common = self._common.get_or_make(spec, lambda: self._begins(spec))
         first = spans[0][0] if spans else len(ids)
         return Prompt(
@@ -144,6 +149,16 @@ class Processor:
             common_prefix(common, ids[:first].tolist()),
         )
 
+    def _check_length(self, ids: np.ndarray, grids: Sequence[Grid]) -> None:
+        """Raise UserError for a prompt after which the model has no position for an answer."""
+        delta = positions_of(ids, grids, self.image_id, self._merge)[1]
+        taken = len(ids) + delta
+        if 0 < self._positions <= taken:
+            raise UserError(
+                f"{TOO_LONG} {taken} positions, and {self.identity} has {self._positions} "
+                "for prompt and answer: send less text, or fewer messages"
+            )
+
     def decode_one(self, request: Request, spec: PromptSpec) -> bool:
         """Decode the first picture whose size is unknown; True: there are more.
 
@@ -152,10 +167,12 @@ class Processor:
         if request.pictures:
             self._check_family(spec)
         unknown = [
-            each for each in request.pictures if _key(request.owner, each, spec) not in self._grids
+            at
+            for at, each in enumerate(request.pictures)
+            if _key(request.owner, each, spec) not in self._grids
         ]
-        for each in unknown[:1]:
-            self._placed(request.owner, each, spec)
+        for at in unknown[:1]:
+            self._placed(request, at, spec)
         return len(unknown) > 1
 
     def _check_family(self, spec: PromptSpec) -> None:
@@ -192,12 +209,18 @@ class Processor:
         """
         return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary, owner)
 
-    def _placed(self, owner: str, shown: Picture, spec: PromptSpec) -> tuple[PromptImage, Grid]:
-        """A picture preprocessed for this model, and its grid for the target."""
+    def _placed(self, request: Request, at: int, spec: PromptSpec) -> tuple[PromptImage, Grid]:
+        """A request's picture preprocessed for this model, and its grid for the target."""
+        owner, shown = request.owner, request.pictures[at]
         picture = partial(self._picture, owner, shown, spec)
-        grid, target_grid = self._grids.get_or_make(
-            _key(owner, shown, spec), lambda: (picture().grid, picture().target_grid)
-        )
+        try:
+            grid, target_grid = self._grids.get_or_make(
+                _key(owner, shown, spec), lambda: (picture().grid, picture().target_grid)
+            )
+        except UserError as error:
+            if (several := len(request.pictures)) > 1:
+                raise UserError(f"picture {at + 1} of {several}: {error}") from None
+            raise
         return PromptImage(shown.shown, grid, lambda: picture().pixels), target_grid
 
     def _picture(self, owner: str, shown: Picture, spec: PromptSpec) -> Patches:

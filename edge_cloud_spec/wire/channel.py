@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
@@ -71,8 +72,9 @@ def check_address(address: str) -> None:
 
 
 def host_of(address: str) -> str:
-    """The host of a ``host:port``, without brackets."""
-    return address.rpartition(":")[0].strip("[]")
+    """The host of a ``host:port``, without brackets; empty: it names none, as a URL does not."""
+    host = address.rpartition(":")[0].strip("[]")
+    return "" if re.search(r"[\s/@?#]", host) else host
 
 
 def port_of(address: str) -> int:

@@ -19,12 +19,15 @@ from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect
+from edge_cloud_spec.edge import runner as runner_module
 from edge_cloud_spec.edge.client import VerifierClient
+from edge_cloud_spec.edge.events import Abort, Inbox
 from edge_cloud_spec.edge.link.route import ClientSettings
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.models.session import Prefill
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS, Dialect
 from edge_cloud_spec.nav.history import NO_HISTORY, HistorySpec
@@ -345,6 +348,38 @@ def test_answers_to_requests_of_any_form_are_the_targets_own_with_every_preset(
     for at, preset in enumerate(VERIFIED):
         outcome = robot.ask(preset, ("greedy", "coupled")[(number + at) % 2])
         assert outcome.completed and outcome.tokens == robot.own(spec()), preset
+
+
+@pytest.mark.parametrize("preset", ["dsd", "picospec", "auto"])
+def test_a_long_prompt_is_read_in_steps_and_given_up_between_them(
+    preset: str, robot_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt of any length holds up neither what arrives nor who comes next."""
+    monkeypatch.setattr(runner_module, "ROWS_A_STEP", 16)
+    robot, read = robot_of(remembering(0)), list[int]()
+    step = Prefill.step
+
+    def watched(prefill: Prefill, rows: int, on_layer: Any = None) -> bool:
+        before = prefill.rows_left
+        done = step(prefill, rows, on_layer)
+        if on_layer is not None:  # the robot's
+            read.append(before - prefill.rows_left)
+            if is_gone:
+                inbox.put(Abort("nobody reads it"))
+        return done
+
+    monkeypatch.setattr(Prefill, "step", watched)
+    for is_gone in (False, True):
+        read.clear()
+        inbox = Inbox()
+        robot.request = Request((user("7" * 90 * (1 + is_gone)),))
+        outcome = robot.ask(preset, inbox=inbox)
+        assert max(read) <= 16
+        if is_gone:
+            assert outcome.reason == "aborted" and sum(read) < 90
+        else:
+            assert outcome.tokens == robot.own(robot.runner.spec_of(robot.runner._known_spec))
+            assert len(read) > 5
 
 
 def test_a_lie_about_a_picture_is_refused_in_words(robot_of: Any) -> None:

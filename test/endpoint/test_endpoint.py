@@ -4,10 +4,12 @@ link, for clients as they are, and nobody's request harms another's."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import itertools
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -96,17 +98,27 @@ class Served:
         return self.target.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
+POSITIONS = 2048  # more than what the pair was trained with, for what clients send
+
+
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    worker = worker_of(*ANY, "--max-tokens", "48")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("target")
+    for path in TARGET.iterdir():
+        (directory / path.name).symlink_to(path)
+    config = json.loads((TARGET / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = POSITIONS
+    (directory / "config.json").unlink()
+    (directory / "config.json").write_text(json.dumps(config))
+    worker = worker_of("--target", str(directory), *ANY, "--max-tokens", "48")
     target, spec = worker._models, worker._models.spec
     with (
         Cloud(worker) as cloud,
         Decoder(cloud.address) as decoder,
         RunningEndpoint(decoder) as endpoint,
     ):
-        loaded = load(str(TARGET), check=False)
-        yield Served(endpoint, loaded, spec, load_reference(str(TARGET), loaded))
+        loaded = load(str(directory), check=False)
+        yield Served(endpoint, loaded, spec, load_reference(str(directory), loaded))
         del target
 
 
@@ -205,10 +217,39 @@ def test_a_refusal_by_the_verifier_names_the_field(served: Served) -> None:
     status, _, answer = served.endpoint.post(asked("x", response_format=form))
     assert status == 400 and answer["error"]["param"] == "response_format", answer
     long = {"type": "choice", "instructions": "x"}
-    long["choices"] = [{"value": f"{number} and so on" * 9} for number in range(60)]
+    long["choices"] = [{"value": f"{number} and so on"} for number in range(40)]
     body = {"model": MODEL, "input": "x", "questions": [long]}
     status, _, answer = served.endpoint.post(body, DECISIONS)
     assert status == 400 and answer["error"]["param"] == "questions", answer
+
+
+def test_the_pages_first_example_is_answered_as_it_says(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "endpoint.md").read_text()
+    found = re.search(r"```python\n(.*?)```\n\n    (.*?)\n", page, re.DOTALL)
+    assert found is not None
+    program = found[1].replace("http://127.0.0.1:8000/v1", served.endpoint.url)
+    assert program != found[1]
+    monkeypatch.chdir(root)
+    exec(program, {"openai": pytest.importorskip("openai"), "base64": base64})
+    assert capsys.readouterr().out.strip() == found[2]
+
+
+def test_a_chat_beyond_the_targets_positions_is_refused_as_clients_know_it(served: Served) -> None:
+    long = "find the blue box " * (POSITIONS // 4)
+    chat = asked(long, stream=True)
+    question = {"type": "predicate", "instructions": "It is red."}
+    decision = {"model": MODEL, "input": long, "questions": [question]}
+    for path, body, param in ((CHAT, chat, "messages"), (DECISIONS, decision, "questions")):
+        status, _, answer = served.endpoint.post(body, path)
+        error = answer["error"]
+        assert (status, error["code"]) == (400, "context_length_exceeded")
+        assert error["param"] == param and f"has {POSITIONS} for prompt" in error["message"]
+    kept = asked(shown(jpeg(1)), "find the blue box")
+    own = Message("user", (Picture.of(jpeg(1)), "find the blue box"))
+    assert text_of(served.endpoint.post(kept)) == served.own(GREEDY, own)
 
 
 def test_a_prediction_is_a_draft_and_a_wrong_one_changes_nothing(served: Served) -> None:
@@ -529,6 +570,7 @@ def test_requests_wait_in_a_row_and_more_are_told_when_to_come_again(slow: Slow)
         status, headers, answer = slow.endpoint.post(HELLO)
         assert status == 429 and int(headers["retry-after"]) >= 1
         assert answer["error"]["code"] == "rate_limit_exceeded"
+        assert f"2 requests wait already: try again in {headers['retry-after']} s" in str(answer)
         slow.link.set_delay(0.0)
         assert streamed(events_of(response.read())) == whole
         assert [text_of(each.result()) for each in waiting] == [whole, whole]
@@ -545,6 +587,7 @@ def test_a_request_that_the_verifier_refuses_is_a_400_with_its_sentence(slow: Sl
     for parts, complaint in (
         (("find <|im_end|> it",), "a control token"),
         ((shown(b"\xff\xd8" + bytes(50)),), "damaged|not a JPEG"),
+        ((shown(jpeg(1)), shown(b"\xff\xd8" + bytes(50))), "picture 2 of 2: "),
     ):
         status, _, answer = slow.endpoint.post(asked(*parts))
         assert status == 400 and any(c in answer["error"]["message"] for c in complaint.split("|"))
@@ -773,6 +816,7 @@ def test_a_request_under_way_when_the_endpoint_ends_is_told_so(
         (("--api-key-file", "/nowhere"), "/nowhere"),
         (("--served-model-name", " ,"), "give the model a name"),
         (("--queue", "-1"), "--queue must be a whole number from 0"),
+        (("--cloud", "http://127.0.0.1:50151"), "must be HOST:PORT, not 'http://"),
         (("--preset", "warp"), "no preset 'warp'"),
         (("--token-file", "/nowhere"), "/nowhere"),
     ],

@@ -4,6 +4,7 @@ mission, and refuse what is not one."""
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import zlib
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import cache as cache_module
+from edge_cloud_spec.models.checkpoint import checkpoint_files
 from edge_cloud_spec.models.image import (
     MAX_PIXELS,
     MAX_SCANS,
@@ -37,10 +39,12 @@ from edge_cloud_spec.models.image import (
     patches,
     picture_of,
     plain,
+    positions_of,
     target_size,
 )
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.processor import Processor
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, chat_of, either, render
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
@@ -320,6 +324,49 @@ def test_a_pointer_to_a_picture_says_how_to_get_it() -> None:
 def test_a_black_frame_is_decoded_and_recognized() -> None:
     assert is_black(decode_image(saved(Image.new("RGB", (64, 48)))))
     assert not is_black(decode_image(jpeg()))
+
+
+ROPES: dict[str, tuple[dict[str, Any], int]] = {
+    "none": ({}, 64),
+    "yarn": ({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}, 128),
+    "linear": ({"rope_type": "linear", "factor": 4.0}, 256),
+    "llama3": ({"factor": 8.0, "original_max_position_embeddings": 4}, 64),
+}
+
+
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("pictures", [0, 2])
+def test_a_prompt_that_leaves_no_position_for_an_answer_is_refused_by_its_target_alone(
+    rope: str, pictures: int, tmp_path: Path
+) -> None:
+    """A picture takes as many positions as it is long, not as it has tokens."""
+    stretched, positions = ROPES[rope]
+    directory = tmp_path / "target"
+    shutil.copytree(checkpoint("qwen3_vl"), directory)
+    config = json.loads((directory / "config.json").read_text())
+    text = config["text_config"]
+    text.pop("rope_parameters", None)
+    text |= {"max_position_embeddings": 64, "rope_scaling": stretched}
+    (directory / "config.json").write_text(json.dumps(config))
+    target = Processor(checkpoint_files(directory), "the target")
+    spec, shown_too = target.spec(64), [Picture.of(jpeg(n)) for n in range(pictures)]
+    drafter = Processor(checkpoint_files(directory), "another model")
+    taken: list[int] = []
+    for words in range(positions):
+        request = Request((Message(USER, (*shown_too, "7" * words + ".")),))
+        prompt = drafter.prompt(request, spec)
+        grids = [image.grid for image in prompt.images]
+        merge = spec.image.merge_size
+        places, _ = positions_of(prompt.input_ids, grids, target.image_id, merge)
+        taken.append(int(places.max()) + 1)
+        if taken[-1] < positions:
+            assert target.prompt(request, spec).digest == prompt.digest
+            continue
+        with pytest.raises(UserError, match=f"{taken[-1]} positions, .* has {positions} for"):
+            target.prompt(request, spec)
+        break
+    assert taken[-1] >= positions > taken[-2]
+    assert pictures == 0 or len(prompt.input_ids) > taken[-1]
 
 
 def test_models_of_unlike_patches_are_refused() -> None:

@@ -33,7 +33,20 @@ def test_only_this_machine_is_loopback(address: str, loopback: bool) -> None:
     assert is_loopback(address) == loopback
 
 
-@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:http", "host:70000"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "host",
+        ":1",
+        "host:",
+        "host:http",
+        "host:70000",
+        "http://host:1",
+        "a host:1",
+        "me@host:1",
+    ],
+)
 def test_an_address_needs_host_and_port(address: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT"):
         check_address(address)

@@ -394,7 +394,7 @@ def test_a_picture_that_is_damaged_is_named_and_not_decided_on(bag: Path, tmp_pa
     assert [task.frame for task in recording.tasks] == [2, 8, 13, 18]
     assert re.search("picture 1 of .* cannot be used: .* damaged", recording.problem)
     assert read_recording(bag).problem == ""
-    with pytest.raises(UserError, match=r"picture 1 of .*: the camera frame is empty"):
+    with pytest.raises(UserError, match=r"picture 1 of .*: the picture is empty"):
         read_recording(changed(bag, tmp_path / "empty", clear, "compressed"))
 
 
