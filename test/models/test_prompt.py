@@ -179,7 +179,7 @@ PROFILE = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(2**20)))  # a megabyte, 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "frame is empty"),
+        (b"", "picture is empty"),
         (b"not a picture at all", "not a JPEG or PNG"),
         (jpeg()[:400], "damaged"),
         (jpeg()[:-200], "damaged"),
