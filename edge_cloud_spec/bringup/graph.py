@@ -23,7 +23,7 @@ from ..nav.settings import CONTINUOUS, DRIVE_CHOICES, STOP_AND_GO
 from ..options import about, bounded, check_namespace, chosen, described
 from ..presets import load_preset
 from ..share import share
-from ..wire.channel import host_of, port_of
+from ..wire.channel import host_of, is_host, port_of
 from .exits import Role
 from .parameter_file import ParameterFile, full_name
 
@@ -161,7 +161,7 @@ class GraphSettings:
         may_creep = self._in_file("navigator", "allow_unverified", "False") == "True"
         refuse(
             (
-                not (host_of(self.address) and port_of(self.address) > 0),
+                not (is_host(host_of(self.address)) and port_of(self.address) > 0),
                 f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}",
             ),
             (

@@ -282,7 +282,7 @@ def _make_vllm(settings: ServeSettings) -> Worker:
     told = f"{model.dtype}:{model.quantize}"  # from the options, as the server does not report it
     identity = f"vllm-{served.version}:{served.model}:{told}"
     files = checkpoint_files(checkpoint_directory(remote.checkpoint), model.generation_config)
-    processor = Processor(files, identity)
+    processor = Processor(replace(files, positions=0), identity)  # --max-model-len is the limit
     spec = processor.spec(model.max_tokens, model.system_text, model.pictures)
     models = VllmModels(processor, spec, server, served)
     models.probe()

@@ -31,7 +31,7 @@ from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
 from ..errors import UserError
 from ..models.image import data_url, picture_of, target_size
 from ..models.openai_server import Unavailable
-from ..models.processor import Processor
+from ..models.processor import TOO_LONG, Processor
 from ..models.prompt import Prompt, PromptImage, PromptSpec
 from ..request import Picture
 from ..wire.messages import Open
@@ -451,9 +451,9 @@ class VllmModels(ModelRunner):
     def _check_length(self, prompt: int) -> None:
         if (needed := prompt + self.spec.max_tokens) > self._served.length:
             raise UserError(
-                f"a prompt of {prompt} tokens and its answer do not fit into the "
+                f"{TOO_LONG} {prompt} tokens, which with its answer do not fit into the "
                 f"{self._served.length} of the vLLM server: start it with --max-model-len {needed} "
-                "or more"
+                "or more, or send less text"
             )
 
     def probe(self) -> None:

@@ -27,7 +27,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((int, float), "a number"),
     (list, "a list"),
     (dict, "an object"),
-    (object, "null"),
+    (type(None), "null"),
 )
 
 
@@ -65,14 +65,14 @@ def check_model(body: Mapping[str, Any], models: Sequence[str]) -> str:
 def object_of(given: Any, where: str) -> dict[str, Any]:
     """A value that must be an object."""
     if not isinstance(given, dict):
-        raise ApiError(f"{where} must be a JSON object", where.partition("[")[0])
+        raise ApiError(f"{where} must be a JSON object", where)
     return given
 
 
 def list_of(given: Any, where: str, least: int, most: int) -> list[Any]:
     """A value that must be a list of so many."""
     if not isinstance(given, list) or not least <= len(given) <= most:
-        raise ApiError(f"{where} must be a list of {least} to {most}", where.partition("[")[0])
+        raise ApiError(f"{where} must be a list of {least} to {most}", where)
     return given
 
 

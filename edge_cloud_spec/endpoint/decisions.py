@@ -210,7 +210,9 @@ def _listed(given: Any, where: str, messages: Messages) -> Question:
     if kind != PREDICATE:
         called = "value" if kind == CHOICE else "label"
         some = _some(question, own[kind][0], where)
-        options = [_option(*each, called, f"{where}.{own[kind][0]}") for each in enumerate(some)]
+        options = [
+            _option(each, called, f"{where}.{own[kind][0]}[{at}]") for at, each in enumerate(some)
+        ]
         values = tuple(value for value, _ in options)
         candidates = tuple(each if isinstance(each, str) else str(each).lower() for each in values)
         lines = [
@@ -233,9 +235,8 @@ def _some(question: Mapping[str, Any], name: str, where: str) -> list[Any]:
     return given
 
 
-def _option(at: int, given: Any, called: str, where: str) -> tuple[str | bool, str]:
+def _option(given: Any, called: str, where: str) -> tuple[str | bool, str]:
     """What an answer calls an option, and its description."""
-    where = f"{where}[{at}]"
     option = object_of(given, where)
     check_keys(option, where, (called, "description"))
     more = text_of(option.get("description") or "", f"{where}.description")

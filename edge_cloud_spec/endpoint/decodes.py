@@ -151,6 +151,8 @@ class Decodes:
                 log_probs=ANSWER if chat.logprobs else NONE,
             )
             outcome = decode_by(request, settings)
+            if outcome.out_of_reach:
+                log.warning("%s", outcome.text or outcome.reason)
             is_final = kept or chat.logprobs or not outcome.out_of_reach
             if self._alone is None or is_final:
                 return outcome
@@ -214,7 +216,10 @@ class Decodes:
             for at in later:  # there was no room for several
                 told[at] = ask(at, alone=True)
             verified = not errors
-            if self._alone is not None and errors and errors[0].code in OUT_OF_REACH:
+            is_lost = bool(errors) and errors[0].code in OUT_OF_REACH
+            if is_lost:
+                log.warning("%s", errors[0])
+            if self._alone is not None and is_lost:
                 with suppress(UserError):  # of a drafter that has no logits, it stays an error
                     told = [runner.score_alone(each, lambda: wanted) for each in requests if wanted]
                     errors.clear()
@@ -248,8 +253,7 @@ class Decodes:
         )
 
     async def _take_turn(self) -> None:
-        # free and waited for: it has just been given back
-        if self._waiting >= self._queue and (self._turn.locked() or self._waiting):
+        if self._waiting >= self._queue + (not self._turn.locked()):
             seconds = math.ceil(max(LOWEST_RETRY_S, self._seconds.value * self._waiting))
             text = f"{self._waiting} requests wait already: try again in {seconds} s"
             raise ApiError(text, status=429, code="rate_limit_exceeded", retry_s=seconds)
@@ -289,8 +293,6 @@ class Decodes:
         if not outcome.completed:
             is_wrong = outcome.reason in (Code.BAD_REQUEST, Code.TOO_LARGE, Code.UNSUPPORTED)
             text = outcome.text or outcome.reason
-            if outcome.out_of_reach:
-                log.warning("%s", text)
             error = self._lost if outcome.out_of_reach and not kept else ApiError
             error = Unserved if outcome.reason == Code.UNSUPPORTED and not kept else error
             params = (param for words, param in about.items() if text.startswith(words))

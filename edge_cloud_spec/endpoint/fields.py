@@ -26,9 +26,10 @@ FIELDS = (
     Field(
         "messages",
         HONOURED,
-        "up to 256 of system (or developer), user, assistant and tool; texts, and JPEG or PNG "
-        "pictures as data URLs, in their order; `detail: low` shrinks a picture to 512 pixels a "
-        "side",
+        "up to 256 of system (or developer), user, assistant and tool; texts of 262,144 characters "
+        "in all, and JPEG or PNG pictures as data URLs, in their order, of at most 2,097,152 "
+        "pixels, or what the model can use; with `detail: low` always so many at most, and shown "
+        "to the model at 512 a side",
     ),
     Field("stream", HONOURED, "words as they are verified"),
     Field("stream_options", HONOURED, "`include_usage`"),

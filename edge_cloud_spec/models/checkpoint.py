@@ -66,6 +66,7 @@ _PREPROCESSING = {
 
 
 _IMAGE_ID = 151655  # where an older config.json omits it
+STRETCHED = "yarn", "linear", "dynamic"  # positions, by a factor that their number leaves out
 PICTURE_IDS = "video_token_id", "vision_start_token_id", "vision_end_token_id"  # in config.json
 
 
@@ -127,6 +128,7 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
             text["vocab_size"] if "vocab_size" in text else FAMILIES[config["model_type"]].rows
         )
         image_id = int(config.get("image_token_id", _IMAGE_ID)) if sees else -1
+        positions = _positions(text)
     if sees and not (0 <= image_id < rows and tokenizer.convert_ids_to_tokens(image_id)):
         raise UserError(
             f"the tokenizer in {directory} has no image token {image_id}: "
@@ -141,7 +143,7 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
         rows,
         UNPROCESSED if generation_config == "none" else _logits_processing(directory, config),
         frozenset([image_id, *(config[name] for name in PICTURE_IDS if name in config)] * sees),
-        _positions(text),
+        positions,
     )
 
 
@@ -331,9 +333,11 @@ def _logits_processing(directory: Path, config: dict[str, Any]) -> LogitsProcess
 def _positions(text: dict[str, Any]) -> int:
     """The positions that a model of text was made for; 0: its configuration does not say."""
     most = int(text.get("max_position_embeddings") or 0)
-    stretched = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    original = stretched.get("original_max_position_embeddings") or most
-    return max(most, int(original * (stretched.get("factor") or 1)))
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) not in STRETCHED:
+        return most
+    original = int(rope.get("original_max_position_embeddings") or most)
+    return max(most, int(original * float(rope.get("factor") or 1)))
 
 
 def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     Anything costlier to decode than a frame of ``max_pixels`` is refused before it is decoded.
     """
     refuse(
-        (not data, "the picture is empty: check what it comes from, as a camera's topic"),
+        (not data, "the picture is empty: check its source, such as the camera topic"),
         (
             len(data) > 4 * max_pixels,
             f"the picture has {len(data)} bytes, more than {4 * max_pixels}: shrink it",
@@ -158,7 +158,7 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
             if data.startswith(b"version https://git-lfs")
             else "the picture is not a JPEG or PNG image: check its encoding"
         ) from error
-    except Image.DecompressionBombError as error:  # by its header, before its size is known here
+    except Image.DecompressionBombError as error:  # of Pillow, by the header
         raise UserError(
             f"the picture is too large: send one of at most {max_pixels} pixels, such as 1920x1080"
         ) from error

@@ -22,7 +22,7 @@ from .prompt import Prompt, PromptImage, PromptSpec, check_request, prompt_diges
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
-TOO_LONG = "the prompt takes"  # as the refusal of one begins
+TOO_LONG = "the prompt takes"  # as a refusal begins, for which the endpoint looks
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +155,9 @@ class Processor:
         taken = len(ids) + delta
         if 0 < self._positions <= taken:
             raise UserError(
-                f"{TOO_LONG} {taken} positions, and {self.identity} has {self._positions} "
-                "for prompt and answer: send less text, or fewer messages"
+                f"{TOO_LONG} {taken} positions, and {self.identity} was made for "
+                f"{self._positions}, with an answer: send less text, fewer messages or a shorter "
+                "history"
             )
 
     def decode_one(self, request: Request, spec: PromptSpec) -> bool:

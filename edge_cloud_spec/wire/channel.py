@@ -67,14 +67,18 @@ def health_request(service: str = "") -> bytes:
 
 def check_address(address: str) -> None:
     """Raise UserError unless this is ``host:port`` or a ``unix:`` path."""
-    if not (address.startswith("unix:") or (host_of(address) and port_of(address) >= 0)):
+    if not (address.startswith("unix:") or (is_host(host_of(address)) and port_of(address) >= 0)):
         raise UserError(f"the verifier's address must be HOST:PORT, not {address!r}")
 
 
+def is_host(text: str) -> bool:
+    """Whether this may name a host, as a URL does not; ``dns:///`` before it is for gRPC."""
+    return re.fullmatch(r"(dns:///)?[^\s/@?#,]+", text) is not None
+
+
 def host_of(address: str) -> str:
-    """The host of a ``host:port``, without brackets; empty: it names none, as a URL does not."""
-    host = address.rpartition(":")[0].strip("[]")
-    return "" if re.search(r"[\s/@?#]", host) else host
+    """The host of a ``host:port``, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
 
 
 def port_of(address: str) -> int:

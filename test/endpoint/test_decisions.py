@@ -172,7 +172,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     (
         decisions(listed("choice", choices=["a", "b"])),
         "questions[0].choices[0] must be a JSON object",
-        "questions",
+        "questions[0].choices[0]",
     ),
     (decisions(choice(*map(str, range(65)))), "at most 64 options", "questions"),
     (decisions(choice("a", "b" * 257)), "256 characters", "questions"),

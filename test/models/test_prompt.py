@@ -330,7 +330,11 @@ ROPES: dict[str, tuple[dict[str, Any], int]] = {
     "none": ({}, 64),
     "yarn": ({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}, 128),
     "linear": ({"rope_type": "linear", "factor": 4.0}, 256),
-    "llama3": ({"factor": 8.0, "original_max_position_embeddings": 4}, 64),
+    "llama3": (
+        {"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 4},
+        64,
+    ),
+    "longrope": ({"type": "longrope", "factor": 32.0}, 64),
 }
 
 
@@ -362,7 +366,7 @@ def test_a_prompt_that_leaves_no_position_for_an_answer_is_refused_by_its_target
         if taken[-1] < positions:
             assert target.prompt(request, spec).digest == prompt.digest
             continue
-        with pytest.raises(UserError, match=f"{taken[-1]} positions, .* has {positions} for"):
+        with pytest.raises(UserError, match=f"{taken[-1]} positions, .* made for {positions},"):
             target.prompt(request, spec)
         break
     assert taken[-1] >= positions > taken[-2]
