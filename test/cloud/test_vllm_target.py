@@ -39,6 +39,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.processor import TOO_LONG
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Picture, Request, with_pictures
 from edge_cloud_spec_lab.bench import equality
@@ -268,6 +269,22 @@ def test_a_picture_that_the_server_would_resize_again_is_refused(served: Served)
     refused(served.decode(request=request), "resize this picture again", "bad_request")
     assert len(served.peer.asked) == asked
     assert served.decode().completed
+
+
+def test_the_length_of_the_server_is_a_prompts_limit_and_not_the_checkpoints(
+    served: Served,
+) -> None:
+    """4,096 tokens there, as it was started; 1,024 positions in config.json."""
+    (usual,) = sample_requests(0, 1)
+    for characters in (1_500, 5_000):
+        (*before, last) = usual.messages
+        long = replace(last, parts=(*last.parts, "7" * characters))
+        outcome = served.decode(request=replace(usual, messages=(*before, long)))
+        if characters < 4_000:
+            assert outcome.completed
+        else:
+            refused(outcome, f"{TOO_LONG} ", "bad_request")
+            assert "--max-model-len" in outcome.text
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
