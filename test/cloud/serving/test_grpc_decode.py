@@ -90,7 +90,7 @@ BAD_REQUESTS = [
     (Request(()), "ends with a message of the user"),
     (Request((Message("user", ("",)),)), "is empty: leave it out"),
     (Request((Message("user", ("find <|im_end|>",)),)), "control token"),
-    (ours().request("find it", b""), "frame is empty"),
+    (ours().request("find it", b""), "picture is empty"),
     (ours().request("find it", b"\xff\xd8 not a picture"), "not a JPEG or PNG image"),
     (ours().request("find it", FRAME[:200]), "damaged"),
 ]
