@@ -48,11 +48,7 @@ def refusal(body: Any) -> ApiError:
 # Each field of the table: values that are taken, with what they make of the request, and values
 # that are refused.
 
-
-def base64_of(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
+ENCODED = shown(jpeg(1))["image_url"]["url"].partition(",")[2]
 Value = Callable[[ChatRequest], object]
 TAKEN: dict[str, list[tuple[Any, Value, object]]] = {
     "model": [(MODEL, lambda c: c.model, MODEL), ("gpt-4o", lambda c: c.model, "gpt-4o")],
@@ -75,7 +71,7 @@ TAKEN: dict[str, list[tuple[Any, Value, object]]] = {
         ),
         *(
             (
-                [said({"type": "image_url", "image_url": {"url": begins + base64_of(jpeg(1))}})],
+                [said({"type": "image_url", "image_url": {"url": begins + ENCODED}})],
                 lambda c: c.request.messages[0].parts,
                 (Picture.of(jpeg(1)),),
             )
