@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 from array import array
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,6 @@ from nav_msgs.msg import Odometry, Path
 from PIL import Image as Picture
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import Header
 
 from ..errors import UserError
 from ..health import Health, Level
@@ -57,7 +55,7 @@ class Annotator(Node):
         )
         self._path = Path()
         self.create_subscription(
-            CompressedImage, "camera/image_raw/compressed", self._on_compressed, SENSOR_DATA
+            CompressedImage, "camera/image_raw/compressed", self._draw, SENSOR_DATA
         )
         self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
         self.create_subscription(Odometry, "odom", self._on_odometry, SENSOR_DATA)
@@ -73,23 +71,21 @@ class Annotator(Node):
 
     # Pictures
 
-    def _on_compressed(self, message: CompressedImage) -> None:
-        self._draw(message.header, lambda: encode_frame(message))
-
     def _on_image(self, message: Image) -> None:
         if not self.count_publishers(self.resolve_topic_name("camera/image_raw/compressed")):
-            self._draw(message.header, lambda: encode_frame(message))
+            self._draw(message)
 
-    def _draw(self, header: Header, jpeg: Callable[[], bytes]) -> None:
+    def _draw(self, message: CompressedImage | Image) -> None:
         raw_wanted = self._raw.get_subscription_count()
         jpeg_wanted = self._compressed.get_subscription_count()
         if not (raw_wanted or jpeg_wanted):
             return
         try:
             caption = draw_caption(caption_of(self._run_log, self._instruction))
-            sheet = annotate(decode_image(jpeg(), MAX_DRAWN), caption)
+            sheet = annotate(decode_image(encode_frame(message), MAX_DRAWN), caption)
         except UserError:
             return  # the drafter reports what is wrong with it
+        header = message.header
         if raw_wanted:
             height, width, channels = sheet.shape
             raw = Image(header=header, height=height, width=width, encoding="rgb8")
