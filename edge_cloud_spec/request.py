@@ -44,7 +44,7 @@ class Picture:
         """16 bytes that name what is seen: the picture, and the size that it is stretched to."""
         if self.size == (0, 0):
             return self.digest
-        return _digest(self.digest, *(side.to_bytes(4, "little") for side in self.size))
+        return digest_of(self.digest, *(side.to_bytes(4, "little") for side in self.size))
 
 
 Part = str | Picture
@@ -139,7 +139,7 @@ def digests(messages: Sequence[Message], after: bytes = b"") -> Iterator[bytes]:
         named = [message.role.encode()]
         for part in message.parts:
             named += [b"text", part.encode()] if isinstance(part, str) else [b"", part.shown]
-        after = _digest(after, *named)
+        after = digest_of(after, *named)
         yield after
 
 
@@ -157,9 +157,9 @@ def without_data(messages: Iterable[Message], known: Container[bytes]) -> Messag
     return with_pictures(messages, lambda p: replace(p, data=b"") if p.digest in known else p)
 
 
-def _digest(*named: bytes) -> bytes:
-    """16 bytes that name these bytes one by one, however they are cut."""
-    digest = hashlib.blake2b(digest_size=DIGEST)
+def digest_of(*named: bytes, size: int = DIGEST) -> bytes:
+    """``size`` bytes that name these bytes one by one, however they are cut."""
+    digest = hashlib.blake2b(digest_size=size)
     for each in named:
         digest.update(len(each).to_bytes(8, "little") + each)
     return digest.digest()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ..request import digest_of
 
 _MASK = 2**64 - 1
 
@@ -36,11 +37,9 @@ def request_digest(*parts: bytes | str | float) -> PrefixDigest:
     ``parts``: everything that determines the answer: nonce, image, prompt, policy and both models'
     identities.
     """
-    hashed = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()  # also for numpy's numbers
-        hashed.update(len(data).to_bytes(8, "little") + data)
-    return PrefixDigest(0, int.from_bytes(hashed.digest(), "little"))
+    # Numpy's numbers, too, are hashed as their text.
+    named = (part if isinstance(part, bytes) else str(part).encode() for part in parts)
+    return PrefixDigest(0, int.from_bytes(digest_of(*named, size=8), "little"))
 
 
 def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
