@@ -150,7 +150,10 @@ class NavigatorNode(ManagedNode):
         with self._lock:
             self._output = output
             self._performer = Performer(
-                self._command, self._halt_base, self._publish, self._watchdog
+                partial(self._command, output),
+                partial(self._halt_base, output),
+                self._publish,
+                self._watchdog,
             )
             self._navigator.configure(settings, time.monotonic())
             self._publish(Show(self._navigator.status))
@@ -366,15 +369,13 @@ class NavigatorNode(ManagedNode):
         if self._output is not None:
             self._performer.carry_out(effects)
 
-    def _command(self, velocity: Velocity) -> None:
-        assert self._output is not None
+    def _command(self, output: Output, velocity: Velocity) -> None:
         self._repeat = STOP_REPEATS
         self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
-        self._output.command(velocity)
+        output.command(velocity)
 
-    def _halt_base(self) -> None:
-        assert self._output is not None
-        self._output.stop(0)
+    def _halt_base(self, output: Output) -> None:
+        output.stop(0)
         self._pulse.publish(Bool(data=False))
         self._repeat = 1
 
