@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 
 from ..errors import UserError, check_installed, one_line, refuse
 from ..instruction import LIKE_CONTROL
+from ..loop_thread import LoopThread
 from ..request import Request
 from ..wire.channel import is_loopback
 from ..wire.secret_files import read_token
@@ -145,10 +145,9 @@ class OpenAiServer:
             timeout=openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
             http_client=http,
         )
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("openai").loop
         # Otherwise the failure of a cancelled request is logged with a traceback.
         self._loop.set_exception_handler(lambda _, context: log.debug("%s", context["message"]))
-        threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
         weakref.finalize(self, _end, self._loop, self.client)
 
     def begin(
