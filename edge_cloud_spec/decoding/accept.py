@@ -57,16 +57,14 @@ def follow(
     """
     path: list[int] = []
     node = -1
-    while True:
-        if node == open_at:
-            return Acceptance(tuple(path), None)
-        children = list(draft.children(node))
+    while node != open_at:
         token = target_token(node)
-        child = next((c for c in children if draft.tokens[c] == token), None)
+        child = next((c for c in draft.children(node) if draft.tokens[c] == token), None)
         if child is None:
             return Acceptance(tuple(path), token)
         path.append(child)
         node = child
+    return Acceptance(tuple(path), None)
 
 
 def rejection(
