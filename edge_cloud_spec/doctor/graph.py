@@ -49,11 +49,8 @@ def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Health
 
 
 def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    yield from _nodes(snapshot, robot)
-    yield from _camera(snapshot, robot)
-    yield from _ends(snapshot, robot)
-    yield from _connections(snapshot, robot)
-    yield from _publishers(snapshot, robot)
+    for check in (_nodes, _camera, _ends, _connections, _publishers):
+        yield from check(snapshot, robot)
     commanders = {f"{robot}/{name}" for name in OWNERS["cmd_vel"]}
     outputs = {
         name: str(health.values[OUTPUT])
