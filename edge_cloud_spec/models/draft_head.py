@@ -106,7 +106,7 @@ class DraftHead:
         """modules: of ``head_modules``, with weights of the target's dtype on its device. name: for
         people."""
         self._vlm, self.name, transformer = vlm, name, vlm.transformer
-        layout, self._transformer = transformer.cache_layout, transformer
+        layout, self.transformer = transformer.cache_layout, transformer
         layer = modules.get_submodule("layers.0")
         sizes = transformer.heads, layout.heads, layout.size
         self._layer = AttentionLayer(layer, layout.layers, *sizes, "none")
@@ -178,19 +178,16 @@ class DraftHead:
         """
         inputs = torch.cat([self._norm_embedding(embeddings), self._norm_hidden(hidden)], -1)
         count = len(inputs)
-        mask = self._transformer.mask(start, count, TokenTree(), 0)
+        mask = self.transformer.mask(start, count, TokenTree(), 0)
         item = PassItem(cache, start, range(count), mask)
-        cos, sin = self._transformer.rotary(positions)
-
-        def attention(index: int, qk: Tensor, values: Tensor) -> Tensor:
-            return attend(index, qk, values, item, self._transformer.heads)
-
+        cos, sin = self.transformer.rotary(positions)
+        attention = partial(attend, item=item, heads=self.transformer.heads)
         return self._norm(self._layer(self._fc(inputs), cos, sin, attention))
 
     def logits(self, rows: Tensor) -> NDArray[np.float32]:
         """Logits [n, V] of the head's rows [n, E]; none is NaN, which no draft could be drawn
         from."""
-        logits = self._transformer.unembed(rows, self._vlm.vocabulary).clamp_(
+        logits = self.transformer.unembed(rows, self._vlm.vocabulary).clamp_(
             -LARGEST_LOGIT, LARGEST_LOGIT
         )
         return logits.nan_to_num_(0.0).cpu().numpy()
@@ -199,14 +196,6 @@ class DraftHead:
         """Drafts after a session of its target, of this prompt."""
         keep = partial(self._vlm.keep_head, prompt)
         return HeadSession(self, target, partial(self._vlm.inputs, prompt), keep)
-
-    def of_target(self, cache: KeyValueCache, start: int, end: int) -> Tensor:
-        """The target's rows [n, E] after its final norm."""
-        return self._transformer.norm(cache.hidden[start:end])
-
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        """Embeddings [n, E] of token ids [n]."""
-        return self._transformer.embed(np.asarray(tokens, np.int64))
 
 
 class HeadSession:
@@ -299,7 +288,7 @@ class HeadSession:
                 hidden, _ = self._after[-1] if self._after else self._last
                 at = self._end + len(self._after)
                 position = [at + self._target.delta]
-                embedding = self._head.embed([token])
+                embedding = self._head.transformer.embed([token])
                 self._after.append(
                     self._output(self._head.rows(embedding, hidden, position, self._cache, at))
                 )
@@ -312,8 +301,11 @@ class HeadSession:
         if target.computed_rows < end or end < 1:
             raise UserError("the head of the target needs the rows before, which are missing")
         start, prompt = min(cache.head_rows, end - 1), target.prompt_rows
-        hidden = self._head.of_target(cache, start, end)
-        embeddings = self._head.embed(self.tokens[max(start + 1 - prompt, 0) :])
+        transformer = self._head.transformer
+        hidden = transformer.norm(cache.hidden[start:end])  # as the target's LM head reads them
+        embeddings = transformer.embed(  # maybe of none
+            np.asarray(self.tokens[max(start + 1 - prompt, 0) :], np.int64)
+        )
         # A prompt ends with text, so that its last row is placed as those after it.
         positions = torch.arange(max(start, prompt - 1), end).expand(3, -1) + target.delta
         if start < prompt - 1:
