@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..edge.link.state import LinkQuality, LinkReport
 from .decision import Fate, WordSpan, words_of_decision
-from .run_log import RunLog
+from .word_log import D, WordLog
 
 CAPTION_WIDTH_PX, CAPTION_LINE_PX, CAPTION_MARGIN_PX = 480, 22, 8
 CAPTION_ROWS = 4  # of words
@@ -53,13 +53,13 @@ class DecisionCaption:
     remembered: int = 0
 
 
-def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
+def caption_of(log: WordLog[D], instruction: str) -> DecisionCaption:
     """The caption of a run's newest decision, with the navigator's and the link's state."""
-    decision = next(reversed(run_log.decisions.values()), None)
+    decision = next(reversed(log.decisions.values()), None)
     words = tuple(words_of_decision(decision)) if decision is not None else ()
-    status = run_log.nav_status.text if run_log.nav_status is not None else ""
+    status = log.nav_status.text if log.nav_status is not None else ""
     remembered = decision.remembered if decision is not None else 0
-    return DecisionCaption(instruction, words, status, run_log.link_state, remembered)
+    return DecisionCaption(instruction, words, status, log.link_state, remembered)
 
 
 @lru_cache(maxsize=1)

@@ -28,12 +28,13 @@ from ..nodes.runtime.qos import SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
 from .annotated_picture import annotate, caption_of, draw_caption
-from .run_log import RunLog
+from .decision import ShownDecision
+from .word_log import WordLog
 
 DRAWN_DECISIONS = 2  # that are remembered
 MAX_DRAWN = 2**24  # pixels of a picture: as many as a model may take
 LOGGED = (
-    *("decode_request", "draft", "verdict", "verified_tokens", "decode_stats"),
+    *("decode_request", "draft", "verdict", "verified_tokens"),
     *("nav_status", "link_state"),
 )
 TRAIL_STEP_M = 0.05  # m between two points of the path
@@ -49,7 +50,7 @@ class Annotator(Node):
 
     def __init__(self) -> None:
         super().__init__("annotator")
-        self._run_log, self._instruction = RunLog(DRAWN_DECISIONS), ""
+        self._words, self._instruction = WordLog(lambda *_: ShownDecision(), DRAWN_DECISIONS), ""
         self._raw, self._compressed, self._paths = (
             self.create_publisher(kind, topic, qos) for topic, (kind, qos) in DRAWN.items()
         )
@@ -66,7 +67,7 @@ class Annotator(Node):
         Diagnostics(self).report(lambda: Health(Level.OK, "drawing where somebody looks"))
 
     def _on_logged(self, topic: str, message: Any) -> None:
-        self._run_log.on_message(topic, message, self.get_clock().now().nanoseconds / 1e9)
+        self._words.hear(topic, message, self.get_clock().now().nanoseconds / 1e9)
         self._instruction = getattr(message, "instruction", "") or self._instruction
 
     # Pictures
@@ -81,7 +82,7 @@ class Annotator(Node):
         if not (raw_wanted or jpeg_wanted):
             return
         try:
-            caption = draw_caption(caption_of(self._run_log, self._instruction))
+            caption = draw_caption(caption_of(self._words, self._instruction))
             sheet = annotate(decode_image(encode_frame(message), MAX_DRAWN), caption)
         except UserError:
             return  # the drafter reports what is wrong with it

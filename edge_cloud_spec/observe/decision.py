@@ -1,4 +1,4 @@
-"""One decision of a run: its frame, its rounds of draft and verdict, its answer and its motion.
+"""One decision of a run: its rounds of draft and verdict, and the fate of their words.
 
 Times are seconds since the instruction was published.
 """
@@ -9,10 +9,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ..decoding.draft import Draft
-from ..nav.free_space import NOTHING_SEEN, FreeSpace
 from ..request import Messages
 
 MAX_BRANCHES = 3  # of a rejected tree that are shown
@@ -83,33 +82,17 @@ class ShownRound:
         return after(self.settled or "", self.kept)
 
 
-@dataclass
-class Decision:
-    """One frame, its answer, and the motion that followed."""
+@dataclass(kw_only=True)
+class ShownDecision:
+    """The words of a frame's answer."""
 
-    number: int
-    request: str
-    begun: float
-    stamp: int = 0  # of the frame, ns
-    seed: int = 0  # of its sampling
-    instruction: str = ""
-    preset: str = ""
     missed: int = 0  # verified tokens that were not received
     messages: Messages = ()  # of its request, as far as they were seen
-    opening: bytes = b""  # the serialized Open; empty where no cloud was asked
-    free_space: FreeSpace = NOTHING_SEEN  # when its frame was taken
     tokens: list[int] = field(default_factory=list)  # that were received
-    pose: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome as it began
     rounds: dict[int, ShownRound] = field(default_factory=dict)  # by their prefix's length
     drafts: dict[tuple[int, int], ShownDraft] = field(default_factory=dict)  # by length and hash
-    answer: str = ""
     verified: bool = True
     finish: str = ""
-    ended: float = math.nan
-    action: str = ""
-    acting: float = math.nan  # when the action began
-    where: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome at that time
-    stats: dict[str, Any] = field(default_factory=dict)
 
     @property
     def remembered(self) -> int:
@@ -142,49 +125,12 @@ class Decision:
             round_.path = (draft.tree or Draft()).along(round_.generated)
         round_.draft = draft
 
-    @property
-    def complete(self) -> bool:
-        """Whether both its end and its statistics have arrived."""
-        return bool(self.finish and self.stats)
-
 
 def _first_of_each(tree: Draft, node: int | None) -> Iterator[int]:
     """A node, its first child, that one's first child, and so on to the end."""
     while node is not None:
         yield node
         node = next(tree.children(node), None)
-
-
-@dataclass(frozen=True)
-class RoundSettled:
-    """A round's verdict and words have arrived."""
-
-    decision: Decision
-    round: ShownRound
-
-
-@dataclass(frozen=True)
-class ActionStarted:
-    """The navigator began an action."""
-
-    decision: Decision
-
-
-@dataclass(frozen=True)
-class DecisionFinished:
-    """A decision's answer is complete and its statistics have arrived."""
-
-    decision: Decision
-
-
-@dataclass(frozen=True)
-class ProblemReported:
-    """A node reported a problem."""
-
-    text: str
-
-
-RunEvent = RoundSettled | ActionStarted | DecisionFinished | ProblemReported
 
 
 def joined(words: Sequence[str]) -> str:
@@ -244,7 +190,7 @@ def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[WordSp
     yield from _words(round_.own, "own")
 
 
-def words_of_decision(decision: Decision) -> list[WordSpan]:
+def words_of_decision(decision: ShownDecision) -> list[WordSpan]:
     """All final words of a decision, then the latest draft without a verdict."""
     words: list[WordSpan] = []
     begin = 0

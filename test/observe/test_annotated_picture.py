@@ -22,13 +22,12 @@ from edge_cloud_spec.observe.annotated_picture import (
 )
 from edge_cloud_spec.observe.decision import (
     Fate,
-    RoundSettled,
     ShownDraft,
     ShownRound,
     WordSpan,
     words_of_decision,
 )
-from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec_lab.running.run_log import RoundSettled, RunLog
 
 
 def sheet_of(*words: WordSpan, **caption: str) -> np.ndarray:

@@ -14,17 +14,11 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.observe.decision import (
-    DecisionFinished,
-    RoundSettled,
-    ShownRound,
-    after,
-    joined,
-)
-from edge_cloud_spec.observe.run_log import STATS, RunLog
+from edge_cloud_spec.observe.decision import ShownRound, after, joined
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Verdict
 from edge_cloud_spec_lab.running.console_view import words_of
+from edge_cloud_spec_lab.running.run_log import STATS, DecisionFinished, RoundSettled, RunLog
 
 Heard = tuple[str, SimpleNamespace, float]
 

@@ -12,7 +12,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.pose import pose_of, wrap
 from edge_cloud_spec.nodes.drafting.camera import TYPES, encode_frame
 from edge_cloud_spec.nodes.endpoints import TWISTS
-from edge_cloud_spec.observe.run_log import seconds_of
+from edge_cloud_spec.observe.word_log import seconds_of
 
 from .bag import Bag
 from .topics import topic_of

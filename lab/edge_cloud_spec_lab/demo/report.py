@@ -18,10 +18,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image, ImageDraw, ImageFont
 
 from edge_cloud_spec import __version__
-from edge_cloud_spec.observe.decision import Decision, branched, joined
-from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec.observe.decision import branched, joined
 
 from ..running.console_view import size
+from ..running.run_log import Decision, RunLog
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
 from .outside import outside_view

@@ -9,8 +9,9 @@ from typing import Any
 
 from edge_cloud_spec.instruction import normalized
 from edge_cloud_spec.nav.status import DONE, GOAL_FAILED, UNKNOWN, GoalStatus
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.wire.messages import TIMEOUT, Code
+
+from ..running.run_log import RunLog
 
 PERMANENT_FAILURES = {
     *(Code.UNAUTHENTICATED, Code.NOT_A_VERIFIER, Code.TOO_LARGE, Code.BAD_REQUEST),

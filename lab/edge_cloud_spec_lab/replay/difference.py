@@ -9,11 +9,10 @@ from itertools import zip_longest
 
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.nav.history import MOST_TURNS
-from edge_cloud_spec.observe.decision import Decision
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.request import Picture, messages_digest, with_pictures
 from edge_cloud_spec.wire.messages import CUT
 
+from ..running.run_log import Decision, RunLog
 from .recording import ReplayTask, longest_answer, opening_of, spec_of
 
 

@@ -29,10 +29,10 @@ from edge_cloud_spec.nav.status import (
 from edge_cloud_spec.nodes.drafting.camera import COMPRESSED
 from edge_cloud_spec.nodes.nav_messages import to_free_space, to_status
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
-from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.request import picture_digest
 
 from ..running.observer import Observer
+from ..running.run_log import Decision
 from .recording import ReplayTask, opening_of
 
 IDLE_BEFORE_PICTURE_S = 0.15  # s from "idle" to the picture

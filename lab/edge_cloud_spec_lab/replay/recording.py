@@ -20,14 +20,13 @@ from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.nav.free_space import NOTHING_SEEN, FreeSpace
 from edge_cloud_spec.nodes.drafting.camera import TYPES as CAMERAS
 from edge_cloud_spec.nodes.drafting.camera import encode_frame
-from edge_cloud_spec.observe.decision import Decision
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.request import USER
 from edge_cloud_spec.wire.codec import decode_client, decode_server, read_client, read_server
 from edge_cloud_spec.wire.messages import PROTOCOL, Open, Opened, WireError
 
 from ..bags.bag import Bag
 from ..bags.topics import robot_topics, topic_of
+from ..running.run_log import Decision, RunLog
 
 RUN_TOPICS = {
     "instruction": "std_msgs/msg/String",

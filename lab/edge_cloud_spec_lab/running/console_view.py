@@ -9,18 +9,17 @@ from rich.console import Console
 from rich.text import Text
 
 from edge_cloud_spec.edge.events import ANSWERED
-from edge_cloud_spec.observe.decision import (
+from edge_cloud_spec.observe.decision import Fate, ShownRound, words_of_round
+from edge_cloud_spec.wire.messages import CUT
+
+from .run_log import (
     ActionStarted,
     Decision,
     DecisionFinished,
-    Fate,
     ProblemReported,
     RoundSettled,
     RunEvent,
-    ShownRound,
-    words_of_round,
 )
-from edge_cloud_spec.wire.messages import CUT
 
 WORDS_COLUMN = 9  # columns before the words
 MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, behind them

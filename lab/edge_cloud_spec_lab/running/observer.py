@@ -14,9 +14,9 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.topics import TOPICS
-from edge_cloud_spec.observe.decision import RunEvent
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.observe.topic_bag import OBSERVED_QOS, TopicBag, subscribe
+
+from .run_log import RunEvent, RunLog
 
 T = TypeVar("T")
 

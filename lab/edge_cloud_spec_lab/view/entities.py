@@ -25,18 +25,12 @@ from edge_cloud_spec.observe.annotated_picture import (
     draw_caption,
 )
 from edge_cloud_spec.observe.bag_writer import PACKAGE
-from edge_cloud_spec.observe.decision import (
-    DecisionFinished,
-    ProblemReported,
-    RoundSettled,
-    RunEvent,
-    joined,
-    words_of_round,
-)
-from edge_cloud_spec.observe.run_log import RunLog, seconds_of
+from edge_cloud_spec.observe.decision import joined, words_of_round
+from edge_cloud_spec.observe.word_log import seconds_of
 
 from ..bags.bag import Bag
 from ..bags.topics import robot_topics
+from ..running.run_log import DecisionFinished, ProblemReported, RoundSettled, RunEvent, RunLog
 
 
 class Entity(NamedTuple):

@@ -25,12 +25,11 @@ from helpers.lookups import Watched, assert_nothing
 from helpers.processes import processes_with
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.observe.decision import Decision
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec_lab.demo import report
 from edge_cloud_spec_lab.demo.report import figures, row
 from edge_cloud_spec_lab.demo.run_result import RunResult
 from edge_cloud_spec_lab.running.console_view import size
+from edge_cloud_spec_lab.running.run_log import Decision, RunLog
 
 COMMAND = [sys.executable, "-m", "edge_cloud_spec.cli"]
 

@@ -13,14 +13,13 @@ pytest.importorskip("mujoco")
 from helpers.graph.topic_messages import message, outcome, settled
 
 from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
-from edge_cloud_spec.observe.decision import Decision
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec_lab.demo.run_result import (
     PERMANENT_FAILURES,
     result_of,
     seconds_spent,
     spent_text,
 )
+from edge_cloud_spec_lab.running.run_log import Decision, RunLog
 
 INSTRUCTION = "find the red box"
 AWAY = ("sim/outcome", outcome(success=False, distance=2.0), 1.0)

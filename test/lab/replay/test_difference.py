@@ -17,8 +17,6 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.byte_drafter import BYTES_DIGEST
 from edge_cloud_spec.nav.answer import CLAUSES, ORDERS
 from edge_cloud_spec.nav.history import Turn
-from edge_cloud_spec.observe.decision import Decision
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.request import messages_digest
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.frames import ClientFrame, Head
@@ -26,6 +24,7 @@ from edge_cloud_spec.wire.messages import Open, base_digest
 from edge_cloud_spec_lab.harness.toy import spec_of
 from edge_cloud_spec_lab.replay.difference import reasons
 from edge_cloud_spec_lab.replay.recording import opening_of, parameters_of
+from edge_cloud_spec_lab.running.run_log import Decision, RunLog
 
 ASKED = CLAUSES.request("find it", b"a picture")
 GREEDY = Open(1, ASKED, SamplingPolicy(), "greedy", draft_identity="d")

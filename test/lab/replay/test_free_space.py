@@ -20,11 +20,11 @@ from edge_cloud_spec.nav.events import Instruction
 from edge_cloud_spec.nav.free_space import FreeSpace
 from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.nodes.nav_messages import to_free_space
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.pilot.decision_loop import Decide
 from edge_cloud_spec.pilot.pilot import Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec_lab.replay.recording import ReplayTask
+from edge_cloud_spec_lab.running.run_log import RunLog
 
 IT = "find the blue box"
 TEXT = f"{CLAUSES.user_text}\nFree space: {{free_space}}."

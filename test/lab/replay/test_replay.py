@@ -32,7 +32,6 @@ from edge_cloud_spec.msg import NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.status import STOPPED
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.topics import TOPICS
-from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.observe.topic_bag import subscribe
 from edge_cloud_spec_lab.replay import player
 from edge_cloud_spec_lab.replay.difference import dialect_of, history_of
@@ -45,6 +44,7 @@ from edge_cloud_spec_lab.replay.recording import (
     read_recording,
 )
 from edge_cloud_spec_lab.running.observer import Observer
+from edge_cloud_spec_lab.running.run_log import RunLog
 
 COMPRESSED, RAW = CAMERAS.values()
 FOREIGN = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}

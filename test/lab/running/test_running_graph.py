@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("rclpy")
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.msg import LinkState
-from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec_lab.running.run_log import RunLog
 from edge_cloud_spec_lab.running.running_graph import is_ready
 
 
