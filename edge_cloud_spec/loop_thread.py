@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from signal import Signals
 from typing import Any
 
@@ -45,8 +45,12 @@ class LoopThread:
         self.loop.close()
 
 
-async def _cancel_the_others() -> None:
-    remaining = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in remaining:
+async def cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel these tasks, and wait until they have ended."""
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*remaining, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _cancel_the_others() -> None:
+    await cancel({task for task in asyncio.all_tasks() if task is not asyncio.current_task()})

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from ..health import Health, Level
-from ..loop_thread import LoopThread
+from ..loop_thread import LoopThread, cancel
 from ..wire.channel import (
     ASK,
     AVOID,
@@ -214,10 +214,7 @@ class VerifierClient:
         closing = [task for task, stream in self._streams.items() if stream.closing]
         if closing:
             await asyncio.wait(closing, timeout=LINGER_S)
-        tasks = [*self._streams, *self._probes]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel([*self._streams, *self._probes])
         self._retire([*self._channels])
         await asyncio.gather(*self._closing)
         remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's tasks of ended calls
