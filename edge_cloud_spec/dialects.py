@@ -13,6 +13,7 @@ from .errors import UserError, one_line
 from .nav.answer import (
     ACTION_PLACE,
     AMOUNT_PLACE,
+    AROUND_PLACE,
     CLAUSES_FORM,
     DELIMITER,
     FREE_SPACE_PLACE,
@@ -20,7 +21,11 @@ from .nav.answer import (
     IMAGE_PLACE,
     INSTRUCTION_PLACE,
     NUMBER,
+    SEEN_GROUPS,
+    SEEN_PLACE,
+    TRIED_PLACE,
     USER_TEXT,
+    WAYS_PLACE,
     Dialect,
     parse_action,
     pattern_of,
@@ -29,7 +34,11 @@ from .nav.history import HistorySpec
 from .share import read_config, rules_text
 
 MOST_ACTIONS = 32  # actions of an answer
-_TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text")
+_TEXTS = (
+    *("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text"),
+    *("free_space", "seen"),
+)
+_TELLS = {WAYS_PLACE, AROUND_PLACE, SEEN_PLACE, TRIED_PLACE}
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "a text, in quotes")),
     "most": (int, "a whole number"),
@@ -126,6 +135,7 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
     ):
         if wrong:
             yield why
+    yield from _wrong_telling(dialect)
     if len(dialect.grammar("action", "action first")) > MAX_GRAMMAR:
         yield f"its grammar is longer than {MAX_GRAMMAR} characters: give it fewer actions"
     for phrase, meaning in dialect.actions:
@@ -134,6 +144,26 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
         found = dialect.action_of(text, ended=True) or ""
         if str(found) != (str(parse_action(wanted)) if wanted else ""):
             yield f"the example {text!r} means {found or 'nothing'}, not {wanted or 'nothing'}"
+
+
+def _wrong_telling(dialect: Dialect) -> Iterator[str]:
+    """What is wrong with how the free space is told, and the thing found that was seen."""
+    places, tells = set(re.findall(r"\{.*?\}", dialect.free_space)), dialect.tells_free_space
+    groups = ", ".join(f"(?P<{name}>...)" for name in SEEN_GROUPS)
+    found: Mapping[str, int] = {}
+    try:
+        found = re.compile(dialect.seen).groupindex
+    except (re.error, OverflowError, RecursionError) as error:
+        yield f"seen is no regular expression: {error}"
+        return
+    if not places or not places <= _TELLS or not dialect.free_space.isprintable():
+        yield f"free_space is one line with some of {', '.join(sorted(_TELLS))}, and no other place"
+    elif dialect.seen and not set(SEEN_GROUPS) <= set(found):
+        yield f"seen needs the groups {groups}"
+    elif (SEEN_PLACE in places) != bool(dialect.seen):
+        yield f"seen finds what {SEEN_PLACE} in free_space tells: give both, or none"
+    elif not tells and dialect.free_space != WAYS_PLACE:
+        yield f"free_space is told at {FREE_SPACE_PLACE} of user_text, which has none"
 
 
 def _wrong_action(dialect: Dialect, phrase: str, meaning: str) -> Iterator[str]:

@@ -152,6 +152,12 @@ INSTRUCTION_PLACE, ORDER_PLACE, IMAGE_PLACE, HISTORY_PLACE, FREE_SPACE_PLACE = (
     "{free_space}",
 )
 NOT_SEEN = "not seen"  # of free space
+# What the free space is said with.
+WAYS_PLACE, AROUND_PLACE, SEEN_PLACE = "{ways}", "{around}", "{seen}"
+TRIED_PLACE = "{tried}"
+SEEN_GROUPS = ("metres", "side", "degrees")  # of the pattern that finds a place in an answer
+FARTHEST_SEEN_M = 100.0
+_SIGNS = {"left": 1.0, "ahead": 0.0, "right": -1.0}  # ahead: to which side is not said
 USER_TEXT = f"{INSTRUCTION_PLACE}\n{ORDER_PLACE}"
 
 
@@ -174,6 +180,10 @@ class Dialect:
     ``examples`` are answers with an action. ``system_text`` and ``user_text`` are asked with; the
     latter has places for instruction, order, picture, without which the picture comes first, and
     for the free space that lidars show.
+    ``free_space`` is what stands in the place for the free space: ``{ways}``, the metres
+    ``{around}``, what was ``{tried}`` here, and where the thing is that was ``{seen}``, as an
+    answer told it: ``seen`` is a regular expression that finds it there, with the groups of
+    ``SEEN_GROUPS``; empty: none tells.
     ``several_frames``: the model was trained on earlier pictures, too. ``history``: what a prompt
     remembers of its mission.
     """
@@ -187,6 +197,8 @@ class Dialect:
     examples: tuple[str, ...] = field(default=(), compare=False)
     system_text: str = field(default="", compare=False)
     user_text: str = field(default=USER_TEXT, compare=False)
+    free_space: str = field(default=WAYS_PLACE, compare=False)
+    seen: str = field(default="", compare=False)
     several_frames: bool = field(default=False, compare=False)
     history: HistorySpec = field(default=NO_HISTORY, compare=False)
 
@@ -215,7 +227,7 @@ class Dialect:
         turns: the earlier ones of the mission, the oldest first. A conversation begins with the
         instruction and its first frame; then each answer is an assistant message, and each later
         frame a user message. Other histories are pictures at the user text's ``{history}``.
-        free_space: ``FreeSpace.words`` of when the frame was taken, for a dialect that tells it: in
+        free_space: what ``FreeSpace.say`` says of when the frame was taken, for such a dialect: in
         a conversation, with each frame.
         """
         instruction = check_instruction(instruction)
@@ -251,6 +263,19 @@ class Dialect:
         )
 
     # Parsing
+
+    def place(self, text: str) -> tuple[float, float] | None:
+        """Where an answer says that the thing is: rad to the left, and m; None: it does not."""
+        found = re.search(self.seen, text) if self.seen else None
+        if found is None or found["side"] not in _SIGNS:
+            return None
+        try:
+            degrees, metres = float(found["degrees"]), float(found["metres"])
+        except (TypeError, ValueError):  # a group that is no number, or did not match
+            return None
+        if not 0.0 <= degrees <= 180.0 or not 0.0 <= metres <= FARTHEST_SEEN_M:
+            return None
+        return math.radians(_SIGNS[found["side"]] * degrees), metres
 
     def read(self, text: str, ended: bool = False) -> Reading:
         """What ``text``, the verified words so far, says; call it where words are verified.

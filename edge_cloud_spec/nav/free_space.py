@@ -5,21 +5,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .answer import NOT_SEEN
+from .answer import (
+    AROUND_PLACE,
+    FARTHEST_SEEN_M,
+    NOT_SEEN,
+    SEEN_PLACE,
+    TRIED_PLACE,
+    WAYS_PLACE,
+    parse_action,
+)
 from .footprint import Points
-from .pose import Velocity
+from .pose import Pose, Velocity, ahead_of, wrap
 from .settings import NavigatorSettings
 from .sight import SIDE_DEGREES, LidarSight, blindness
 from .status import WAYS
 
 FREE_FROM_M = 2.0  # m; a way of so much and more is free: one action goes less far
 STEP_M = 0.1  # m; words name full steps
+AROUND_DEG = (*range(-120, 121, 15), 180)
+"""Bearings, to the left positive, of ``FreeSpace.around``."""
+DIRECTIONS_LOOKED = 720  # to which the nearest point counts
+MOST_TRIED = 6  # actions that one prompt tells
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,11 @@ class FreeSpace:
     ``ahead`` and ``behind``: straight; ``left`` and ``right``: straight, once it has made a large
     turn to that side. 0: not at all; infinite: nothing is in the way; NaN: it is not seen.
     ``clear``: those of ``WAYS`` into which a small step fits: a move, or a turn to that side.
+    ``around``: straight, if it faced each of ``AROUND_DEG``, whether it can turn there or not.
+    ``front``: where the middle of the body's front is, in the odometry's frame; None: unknown.
+    ``told``: whether a prompt has told of its mission, too: ``seen``, the bearing (rad) and the
+    distance (m) from there of what it looks for, by its last verified answer that told it (None:
+    none has); and ``tried``, the last actions that it decided about here, the newest last.
     ``at``: when that was, ns of this computer's ROS clock; 0: never. ``base_clock``: how far the
     base's stamps are ahead of that clock, s; None: unknown.
     """
@@ -38,8 +55,41 @@ class FreeSpace:
     right: float = math.nan
     behind: float = math.nan
     clear: tuple[str, ...] = ()
+    around: tuple[float, ...] = ()
+    front: Pose | None = None
+    told: bool = False
+    seen: tuple[float, float] | None = None
+    tried: tuple[str, ...] = ()
     at: int = 0
     base_clock: float | None = None
+
+    def place(self, bearing: float, distance: float) -> tuple[float, float] | None:
+        """Where something is in the odometry's frame, m, seen so (rad, m) from the front."""
+        if self.front is None:
+            return None
+        there = ahead_of(replace(self.front, yaw=self.front.yaw + bearing), distance)
+        return there.x, there.y
+
+    def telling(self, place: tuple[float, float] | None, tried: Sequence[str] = ()) -> FreeSpace:
+        """The same, told with where the thing is, if that is known, and what was tried here."""
+        seen = None
+        if self.front is not None and place is not None:
+            dx, dy = place[0] - self.front.x, place[1] - self.front.y
+            bearing = wrap(math.atan2(dy, dx) - self.front.yaw)
+            seen = _seen_at(bearing, math.hypot(dx, dy))
+        return replace(self, told=True, seen=seen, tried=tuple(tried)[-MOST_TRIED:])
+
+    def say(self, text: str) -> str:
+        """A dialect's ``free_space``, with its places filled."""
+        tried = ", ".join(self.tried) or NOTHING_TRIED
+        for place, words in (
+            (WAYS_PLACE, self.words),
+            (AROUND_PLACE, self.words_around),
+            (SEEN_PLACE, self.words_seen),
+            (TRIED_PLACE, tried),
+        ):
+            text = text.replace(place, words)
+        return text
 
     @property
     def words(self) -> str:
@@ -47,32 +97,83 @@ class FreeSpace:
         return ", ".join(f"{way} {_in_words(getattr(self, way))}" for way in WAYS)
 
     @property
+    def words_around(self) -> str:
+        """The metres of ``around`` in one row, at most 2.0; 0.0 where nothing is seen."""
+        known = (0.0 if math.isnan(metres) else metres for metres in self.around)
+        return " ".join(f"{_steps(metres) * STEP_M:.1f}" for metres in known) or NOT_SEEN
+
+    @property
+    def words_seen(self) -> str:
+        """Where the thing is, as a prompt says it: ``left 62 2.3``, in degrees and m."""
+        if self.seen is None:
+            return NOT_SEEN
+        degrees = round(math.degrees(self.seen[0]))
+        side = "left" if degrees > 0 else "right" if degrees else "ahead"
+        return f"{side} {abs(degrees)} {self.seen[1]:.1f}"
+
+    @property
     def fields(self) -> dict[str, Any]:
         """The fields of a FreeSpace message, without the header."""
         clock = math.nan if self.base_clock is None else self.base_clock
-        return {**{way: getattr(self, way) for way in WAYS}, "base_clock_offset": clock}
+        front, seen = self.front or _NO_POSE, self.seen or (math.nan, math.nan)
+        return {
+            **{way: getattr(self, way) for way in WAYS},
+            "around": list(self.around),
+            **{f"front_{name}": getattr(front, name) for name in ("x", "y", "yaw")},
+            "told": self.told,
+            **dict(zip(("seen_bearing", "seen_distance"), seen, strict=True)),
+            "tried": list(self.tried),
+            "base_clock_offset": clock,
+        }
 
     @classmethod
     def read(cls, message: Any) -> FreeSpace:
-        """Read a FreeSpace message."""
+        """Read a FreeSpace message, also of a bag from before it told more than the ways.
+
+        What is no such value is left out: it would stand in a prompt.
+        """
         stamp, clock = message.header.stamp, message.base_clock_offset
+        ways = message.ahead, message.left, message.right, message.behind
+        at = stamp.sec * 10**9 + stamp.nanosec
+        base_clock = clock if math.isfinite(clock) else None
+        if not hasattr(message, "told"):
+            return cls(*ways, at=at, base_clock=base_clock)
+        around = tuple(message.around)
+        front = Pose(message.front_x, message.front_y, message.front_yaw)
+        tried = tuple(str(action) for text in message.tried if (action := parse_action(text)))
         return cls(
-            message.ahead,
-            message.left,
-            message.right,
-            message.behind,
-            at=stamp.sec * 10**9 + stamp.nanosec,
-            base_clock=clock if math.isfinite(clock) else None,
+            *ways,
+            around=around if len(around) == len(AROUND_DEG) else (),
+            front=None if front.problem else front,
+            told=message.told,
+            seen=_seen_at(message.seen_bearing, message.seen_distance) if message.told else None,
+            tried=tried[-MOST_TRIED:] if message.told else (),
+            at=at,
+            base_clock=base_clock,
         )
 
 
 NOTHING_SEEN = FreeSpace()
+NOTHING_TRIED = "nothing"
+
+
+def _seen_at(bearing: float, distance: float) -> tuple[float, float] | None:
+    """A place that can be told; None: there is none."""
+    is_place = abs(bearing) <= math.pi and 0.0 <= distance <= FARTHEST_SEEN_M
+    return (bearing, distance) if is_place else None
+
+
+_NO_POSE = Pose(math.nan, math.nan, math.nan)
+
+
+def _steps(metres: float) -> int:
+    return math.floor(max(0.0, min(metres, FREE_FROM_M)) / STEP_M + 1e-6)
 
 
 def _in_words(metres: float) -> str:
     if math.isnan(metres):
         return NOT_SEEN
-    steps = math.floor(max(0.0, min(metres, FREE_FROM_M)) / STEP_M + 1e-6)
+    steps = _steps(metres)
     return "free" if metres >= FREE_FROM_M else f"{steps * STEP_M:.1f} m" if steps else "blocked"
 
 
@@ -92,26 +193,19 @@ def free_space(
     body, steps = settings.obstacles, settings.steps
     wide, small = math.radians(steps.turn_large), math.radians(steps.turn_small)
 
-    def way(velocity: Velocity, yaw: float = 0.0) -> float:
-        """m, or rad, at a velocity of 1 from a pose that is turned by ``yaw``."""
-        cos, sin = math.cos(yaw), math.sin(yaw)
-        there = points @ np.array([[cos, -sin], [sin, cos]])
-        rate, keeps, _ = body.stopping(velocity, settings.limits, 0.0)
-        seconds = body.seconds_to(there, velocity, margin)
-        if edges is not None and not velocity.speed:
-            seconds[edges] = math.inf
-        return max(0.0, float(seconds.min(initial=math.inf)) - keeps / rate)
-
     def straight(ahead: float, degrees: float) -> float:
-        seen = _see(sights, round(degrees + (0.0 if ahead > 0.0 else 180.0)))
-        return way(Velocity(ahead), math.radians(degrees)) if seen else math.nan
+        return _straight(points, margin, sights, settings, ahead, degrees)[0]
 
     def side(sign: float) -> tuple[float, float]:
         """How far it may turn there, rad, and go then, m."""
         turning = Velocity(wz=sign)
         if blindness(sights, turning, body.reach):
             return math.nan, math.nan
-        turns = way(turning)
+        rate, keeps, _ = body.stopping(turning, settings.limits, 0.0)
+        seconds = body.seconds_to(points, turning, margin)
+        if edges is not None:
+            seconds[edges] = math.inf
+        turns = max(0.0, float(seconds.min(initial=math.inf)) - keeps / rate)
         return turns, straight(1.0, sign * steps.turn_large) if turns >= wide else 0.0
 
     ahead, behind = straight(1.0, 0.0), straight(-1.0, 0.0)
@@ -120,6 +214,46 @@ def free_space(
     fits = ahead >= step, to_left >= small, to_right >= small, behind >= step
     clear = tuple(name for name, fit in zip(WAYS, fits, strict=True) if fit)
     return FreeSpace(ahead, left, right, behind, clear)
+
+
+def free_around(
+    points: Points,
+    margin: NDArray[np.float64],
+    sights: Sequence[LidarSight],
+    settings: NavigatorSettings,
+) -> tuple[float, ...]:
+    """``FreeSpace.around`` among these points. Of those in one direction the nearest is met first,
+    so that the rest of a cloud is left out."""
+    if len(points) > DIRECTIONS_LOOKED:
+        directions = np.arctan2(points[:, 1], points[:, 0]) * (DIRECTIONS_LOOKED / math.tau)
+        order = np.argsort(np.hypot(*points.T))
+        nearest = order[np.unique(np.rint(directions[order]), return_index=True)[1]]
+        points, margin = points[nearest], margin[nearest]
+    return tuple(_straight(points, margin, sights, settings, 1.0, *AROUND_DEG))
+
+
+def _straight(
+    points: Points,
+    margin: NDArray[np.float64],
+    sights: Sequence[LidarSight],
+    settings: NavigatorSettings,
+    ahead: float,
+    *degrees: float,
+) -> list[float]:
+    """How far it may go straight, or back if ``ahead`` is -1, from where it faces each of these;
+    all at once."""
+    body, velocity, back = settings.obstacles, Velocity(ahead), 0.0 if ahead > 0.0 else 180.0
+    angles = np.radians(degrees)
+    cos, sin = np.cos(angles), np.sin(angles)
+    turned = np.array([[cos, -sin], [sin, cos]]).transpose(2, 0, 1)
+    rate, keeps, _ = body.stopping(velocity, settings.limits, 0.0)
+    there = (points @ turned).reshape(-1, 2)
+    seconds = body.seconds_to(there, velocity, np.tile(margin, len(degrees)))
+    free = seconds.reshape(len(degrees), -1).min(1, initial=math.inf) - keeps / rate
+    return [
+        max(0.0, float(far)) if _see(sights, round(each + back)) else math.nan
+        for far, each in zip(free, degrees, strict=True)
+    ]
 
 
 def _see(sights: Sequence[LidarSight], middle: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .floor import ACROSS, BEARINGS, DIRECTIONS, Floor, marks, sector_of
 from .footprint import SOURCES, Points
-from .free_space import NOTHING_SEEN, FreeSpace, free_space
+from .free_space import NOTHING_SEEN, FreeSpace, free_around, free_space
 from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, ROUNDING
 from .odometer import Odometer
 from .people import moves_near, reach_of, seen_free
-from .pose import STILL, Pose, Velocity, apart
+from .pose import STILL, Pose, Velocity, ahead_of, apart
 from .sight import LidarSight, Rays, blindness, sides_seen
 
 NEAR_M = 4.0  # m; farther points do not matter
@@ -282,8 +282,9 @@ class Obstacles:
         turn = max(BESIDE_PEOPLE_SHARE * limits.turn_speed, limits.turn.slowest)
         return 1.0 / max(1.0, wanted.speed / most, abs(wanted.wz) / turn)
 
-    def free_space(self, now: float) -> FreeSpace:
-        """How far the base may go, by the newest scans; nothing is seen without a lidar."""
+    def free_space(self, now: float, around: bool = False) -> FreeSpace:
+        """How far the base may go, by the newest scans, and ``around``, too, which takes longer;
+        nothing is seen without a lidar."""
         promised = self.settings.obstacles.promised
         if not promised or self.missing(now):
             return NOTHING_SEEN
@@ -293,7 +294,16 @@ class Obstacles:
         points = np.concatenate([points for points, _ in here])
         sights = [each.sight for each in seen]
         edges = np.concatenate([np.arange(len(each.points)) >= each.things for each in seen])
-        return free_space(points, np.concatenate(margins), sights, self.settings, edges)
+        margin = np.concatenate(margins)
+        space = free_space(points, margin, sights, self.settings, edges)
+        if not around:
+            return space
+        base = self._odometer.newest(now) if self._odometer.locates(now) else None
+        return replace(
+            space,
+            around=free_around(points, margin, sights, self.settings),
+            front=base and ahead_of(base, self.settings.obstacles.front),
+        )
 
     def _here(self, seen: _Seen, now: float) -> tuple[Points, NDArray[np.float64] | float]:
         """A scan's points relative to the base's current pose, and the margin to keep; without

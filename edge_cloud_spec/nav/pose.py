@@ -55,6 +55,13 @@ class Velocity:
 STILL = Velocity()
 
 
+def ahead_of(pose: Pose, metres: float) -> Pose:
+    """The pose so far ahead of another."""
+    return replace(
+        pose, x=pose.x + metres * math.cos(pose.yaw), y=pose.y + metres * math.sin(pose.yaw)
+    )
+
+
 def apart(one: Pose, other: Pose) -> tuple[float, float]:
     """Metres and radians from one pose to another."""
     return math.hypot(other.x - one.x, other.y - one.y), abs(wrap(other.yaw - one.yaw))

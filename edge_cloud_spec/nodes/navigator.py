@@ -279,7 +279,7 @@ class NavigatorNode(ManagedNode):
             self._run(replace(scan, age=age), now)
             if not self._free_space.get_subscription_count():
                 return
-            space = self._navigator.obstacles.free_space(now)
+            space = self._navigator.obstacles.free_space(now, around=True)
             clock = self._navigator.odometer.clock_offset
         at = self.get_clock().now().nanoseconds
         self._free_space.publish(to_free_space(replace(space, at=at, base_clock=clock)))

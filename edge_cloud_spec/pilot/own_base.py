@@ -73,7 +73,8 @@ class OwnBase:
         except ValueError as error:
             problem = str(error)
         self.receive(Scan("scan", stamp, rays=rays, problem=problem))
-        return replace(self._navigator.obstacles.free_space(time.monotonic()), at=stamp)
+        space = self._navigator.obstacles.free_space(time.monotonic(), around=True)
+        return replace(space, at=stamp)
 
     def _publish(self, output: Published) -> None:
         match output:

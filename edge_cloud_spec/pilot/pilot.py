@@ -358,6 +358,8 @@ class Pilot:
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None
         settings, runner, dialect = self.settings, self.runner, self.settings.dialect
+        space = self._memory.tell(decide.goal_id, decide.free_space)
+        decide = replace(decide, free_space=space)
         said = Words(
             request=decide.request,
             position=0,
@@ -399,21 +401,25 @@ class Pilot:
             decode = settings.decode_settings(self.number, alone=alone)
             self.number += 1
             turns = () if alone else self._memory.turns(decide.goal_id, dialect.history)
-            space = decide.free_space.words if dialect.tells_free_space else ""
-            if space and not decide.free_space.at:
+            told = space.say(dialect.free_space) if dialect.tells_free_space else ""
+            if told and not space.at:
                 self._publish(Report(NO_FREE_SPACE))
             request = dialect.request(
-                decide.instruction, decide.frame.jpeg, settings.order, turns, space
+                decide.instruction, decide.frame.jpeg, settings.order, turns, told
             )
             nonce, connect = int(decide.request, 16), partial(self._connect, decide)
             outcome = decode_text(runner, request, decode, nonce, connect, on_text, self._inbox)
         finally:
             self._inbox, self._in_cloud = None, False
         ended = _ended(decide, outcome, said.reading.action)
-        if ended.action is not None and said.verified and not alone:
+        verified = said.verified and not alone
+        if ended.action is not None:
+            seen = dialect.place(said.answer) if verified else None
+            self._memory.act(decide.goal_id, space, ended.action, seen)
+        if ended.action is not None and verified:
             whole = settings.loop.explain == EXPLAIN_FULL
             words = said.answer if whole else said.answer[: said.reading.end]
-            self._memory.add(decide.goal_id, dialect.history, decide.frame.jpeg, words, space)
+            self._memory.add(decide.goal_id, dialect.history, decide.frame.jpeg, words, told)
         return Decided(decide, ended, said.answer, outcome, alone, decode.policy.seed, turns)
 
 

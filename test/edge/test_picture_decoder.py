@@ -288,7 +288,7 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
         (("--token-file", "/nowhere"), "/nowhere"),
         (("--authority", "/nowhere"), "/nowhere cannot be read"),
         (("--order", "last first"), "order"),
-        (("--dialect", "klingon"), "no dialect 'klingon'; choose one of clauses"),
+        (("--dialect", "klingon"), "no dialect 'klingon'; choose one of around, clauses"),
         (("--dialect", "no/where.yaml"), "or give the path of a .yaml file"),
         (
             ("--max-pixels", "-1"),

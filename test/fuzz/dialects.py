@@ -104,6 +104,7 @@ def clauses(text: str) -> Goal | str:
 
 
 TRUTHS: dict[str, Truth] = {
+    "around": clauses,
     "clauses": clauses,
     "navila": navila,
     "uni_navid": uni_navid,
@@ -200,7 +201,7 @@ def run(answers: int, seed: int, name: str) -> Counter[str]:
     for _ in range(answers):
         text, finish = mutated(genuine(dialect, random), random), random.choice(ENDS)
         done, whole = hear(dialect, text, finish, random)
-        if name == "clauses":
+        if truth is clauses:
             due = truth(text) if whole else done if truth(text) == done else ""
         else:
             due = truth(text) if whole and finish == "end" else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from fuzz import dialects as fuzz
 from fuzz import spoil
@@ -18,12 +19,14 @@ from helpers.drill import Drill, read_as, reports
 
 from edge_cloud_spec.dialects import _mistakes, load_dialect
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, parse_action
+from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, ORDERS, Action, Dialect, parse_action
 from edge_cloud_spec.nav.events import Announce
 from edge_cloud_spec.share import config_names
+from edge_cloud_spec_lab.sim.thing import VisibleThing
+from edge_cloud_spec_lab.training.tiny.language import AHEAD_DEG, answer
 
-SHIPPED = ("clauses", "internvla_n1", "navila", "uni_navid")
-WHOLE = SHIPPED[1:]  # that are read at their end
+SHIPPED = ("around", "clauses", "internvla_n1", "navila", "uni_navid")
+WHOLE = SHIPPED[2:]  # that are read at their end
 FORWARD = Action("move", "forward", amount=0.5)
 
 
@@ -32,7 +35,7 @@ FORWARD = Action("move", "forward", amount=0.5)
 
 def test_ours_in_the_file_reads_as_ours_in_the_code() -> None:
     assert config_names("dialect") == SHIPPED == tuple(sorted(fuzz.TRUTHS))
-    assert load_dialect("clauses") == CLAUSES
+    assert load_dialect("clauses") == load_dialect("around") == CLAUSES
     assert len({load_dialect(name) for name in WHOLE}) == 3
 
 
@@ -51,6 +54,9 @@ FIELDS: dict[str, Any] = {
     "actions": {"go": "move forward 25 cm", "halt": "stop"},
     "examples": {"go": "move forward 0.25 m", "go go": None},
 }
+TOLD = {"user_text": "{instruction} {free_space}"}
+PLACED = "(?P<metres>.)(?P<side>.)(?P<degrees>.)"
+
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"summary": ""}, "needs the field summary"),
     ({"examples": {}}, "needs the field examples"),
@@ -137,6 +143,19 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"user_text": "go"}, "user_text must hold {instruction} once"),
     ({"user_text": "{image}{instruction}{image}"}, "{image}, {history} and {free_space} once or"),
     ({"user_text": "{instruction}{free_space}{free_space}"}, "{free_space} once or never"),
+    ({"seen": "(?P<metres>"}, "seen is no regular expression: missing ), unterminated"),
+    ({"seen": "a{99999999999999999999}"}, "seen is no regular expression: the repetition number"),
+    ({"seen": "(" * 3000 + ")" * 3000}, "seen is no regular expression"),
+    ({"seen": "(?P<metres>.)(?P<degrees>.)"}, "seen needs the groups (?P<metres>...), (?P<side>"),
+    ({"seen": PLACED}, "seen finds what {seen} in free_space tells: give both, or none"),
+    (TOLD | {"free_space": "{seen}"}, "seen finds what {seen} in free_space tells: give both"),
+    (TOLD | {"free_space": "{sean} {around}"}, "free_space is one line with some of {around}, {s"),
+    (TOLD | {"free_space": "{ways} {image}"}, "free_space is one line with some of {around}, {s"),
+    (TOLD | {"free_space": ""}, "free_space is one line with some of {around}, {seen}, {tried}"),
+    (TOLD | {"free_space": "{ways}\0"}, "free_space is one line with some of"),
+    ({"free_space": "{around}"}, "free_space is told at {free_space} of user_text, which has"),
+    ({"seen": 3}, "seen must be a text"),
+    ({"free_space": ["{ways}"]}, "free_space must be a text"),
     ({"actions": {f"go {n} times": "stop" for n in range(999)}}, "longer than 4096 characters"),
     ({"examples": {"go": "stop"}}, "the example 'go' means move forward 0.25 m, not stop"),
     ({"examples": {"go": None}}, "the example 'go' means move forward 0.25 m, not nothing"),
@@ -325,3 +344,49 @@ def test_a_reader_that_finds_an_action_in_a_text_is_found_out(
     )
     with pytest.raises(fuzz.Broken):
         fuzz.run(10_000, 0, name)
+
+
+SAYS = r"(?P<metres>\S+) m, (?P<side>\w+) (?P<degrees>\S+)? "
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("I see it 2.5 m, left 30 ", (math.radians(30), 2.5)),
+        ("I see it 1 m, right 9", None),  # cut within the number, it may be
+        ("I see it 1 m, right 90, and more", None),
+        ("I see it 1 m, right 90 and more", (math.radians(-90), 1.0)),
+        ("I see it 1 m, ahead 4 of us", (0.0, 1.0)),
+        ("I see it 1 m, above 30", None),
+        ("I see it near m, left 30", None),
+        ("I see it 1 m, left ", None),
+        ("I see it nan m, left 3", None),
+        ("I see it 1e999 m, left 3", None),
+        ("I see it -1 m, left 3", None),
+        ("I see it 1 m, left 181", None),
+        ("I see nothing", None),
+        ("", None),
+    ],
+)
+def test_a_place_that_an_answer_tells_is_found_or_none_is(
+    text: str, place: tuple[float, float] | None
+) -> None:
+    assert replace(CLAUSES, seen=SAYS).place(text) == place
+    assert CLAUSES.place(text) is None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_dialect_of_a_model_that_goes_around_finds_what_it_says_it_sees(order: str) -> None:
+    around, rng = load_dialect("around"), np.random.default_rng(0)
+    for _ in range(200):
+        bearing, distance = float(rng.uniform(-30, 30)), float(rng.uniform(0.3, 6.0))
+        things = (
+            VisibleThing("silver bottle", 100, bearing, distance),
+            VisibleThing("red chair", 100, 3.0, 1.0),
+        )
+        found = around.place(answer(things, "silver bottle", order))
+        assert found is not None
+        aside = AHEAD_DEG if abs(bearing) <= AHEAD_DEG else 1.1
+        assert abs(found[0] - math.radians(bearing)) < math.radians(aside)
+        assert abs(found[1] - distance) <= 0.26
+        assert around.place(answer(things, "blue box", order)) is None

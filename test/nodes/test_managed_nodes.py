@@ -150,7 +150,11 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
         (CloudBridge, {"cloud": "nowhere"}, "nowhere"),
         (DrafterNode, {"model.path": "/no/model"}, "/no/model"),
         (DrafterNode, {"model.max_pixels": 100}, "stands for 256 pixels; give as many or more"),
-        (DrafterNode, {"dialect": "klingon"}, "no dialect 'klingon'; choose one of clauses"),
+        (
+            DrafterNode,
+            {"dialect": "klingon"},
+            "no dialect 'klingon'; choose one of around, clauses",
+        ),
         (NavigatorNode, {"lead_time": 0.5}, "no parameter lead_time"),
     ],
 )

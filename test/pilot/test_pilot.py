@@ -26,6 +26,7 @@ from edge_cloud_spec.nav.free_space import NOTHING_SEEN, FreeSpace
 from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.nav.limits import Limits
 from edge_cloud_spec.nav.motion import IN_THE_WAY
+from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot import decision_loop
@@ -308,7 +309,74 @@ def test_a_conversation_tells_the_free_space_of_each_of_its_frames() -> None:
     assert told == [["0.1 m"], ["0.1 m", "0.2 m"], ["0.1 m", "0.2 m", "0.3 m"], ["0.3 m", "0.4 m"]]
 
 
-@pytest.mark.parametrize("name", config_names("dialect"))
+PLACED = replace(
+    CLAUSES,
+    user_text="{instruction}\n{free_space}\n{order}",
+    free_space="seen {seen}; not {tried}",
+    seen=r"far (?P<metres>[\d.]+) (?P<side>left|ahead|right) (?P<degrees>\d+);",
+)
+FAR = "reason: blue box far 2.0 left 90; action: turn left large;"
+
+
+def placed(flight: Flight, x: float, y: float, yaw: float) -> str:
+    """What the prompt tells of places, of a decision that is made with the front there."""
+    at = round((flight.now + 1.0) * 1e9)
+    flight.pilot.receive(FreeSpace(1.0, front=Pose(x, y, yaw), at=at))
+    flight.decided()
+    return flight.runner.requests[-1].text.splitlines()[-2]
+
+
+def saying(text: str) -> Flight:
+    """A pilot whose model says this."""
+    flight = Flight(replace(STOPS, dialect=PLACED))
+    flight.runner.tokens = tuple(vlm().tokenizer(text, add_special_tokens=False)["input_ids"])
+    return flight
+
+
+def test_a_prompt_tells_where_an_answer_saw_the_thing_and_what_was_tried_there() -> None:
+    flight = saying(FAR)
+    assert placed(flight, 0.0, 0.0, 0.0) == "seen not seen; not nothing"
+    assert placed(flight, 0.05, 0.0, 0.1) == "seen left 86 2.0; not turn left large"
+    assert placed(flight, 1.0, 0.0, 0.0).endswith("not nothing")  # elsewhere
+    assert placed(flight, 0.0, 0.0, math.pi / 2).endswith("not nothing")  # it faces elsewhere
+    for tries in (2, 3, 4, 5, 6, 6):
+        assert placed(flight, 0.0, 0.0, 0.0).count("turn left large") == tries
+    assert placed(flight, 0.0, 0.0, 0.0).startswith("seen left 90 2.0; ")
+
+
+def test_what_another_mission_saw_and_tried_is_not_told() -> None:
+    flight = saying(FAR)
+    placed(flight, 0.0, 0.0, 0.0)
+    flight.pilot.receive(Instruction("find the red chair"))
+    assert placed(flight, 0.0, 0.0, 0.0) == "seen not seen; not nothing"
+
+
+def test_what_was_decided_alone_was_tried_but_nobody_has_seen_it() -> None:
+    """The drafter's words are not verified: it tells no place by them, and repeats itself less."""
+    flight = saying(FAR)
+    placed(flight, 0.0, 0.0, 0.0)
+    flight.runner.verified = False
+    for tries in range(3):
+        said = placed(flight, 0.0, 1.0, 0.0)
+        assert said.startswith("seen left 90 1.0; ") and said.count("turn left large") == tries
+
+
+def test_what_no_answer_sees_any_more_is_where_it_was() -> None:
+    flight = saying(FAR)
+    placed(flight, 0.0, 0.0, 0.0)
+    search = "reason: no blue box, nothing known; action: search;"
+    flight.runner.tokens = tuple(vlm().tokenizer(search, add_special_tokens=False)["input_ids"])
+    assert placed(flight, 0.0, 1.0, 0.0).startswith("seen left 90 1.0;")
+    assert placed(flight, 0.0, 2.0, -1.0).startswith("seen ")
+    assert placed(flight, 0.0, 4.0, 0.0).startswith("seen right 90 2.0;")
+
+
+TELLS_NOTHING = [
+    name for name in config_names("dialect") if not load_dialect(name).tells_free_space
+]
+
+
+@pytest.mark.parametrize("name", TELLS_NOTHING)
 @pytest.mark.parametrize("frames", [0, 2])
 def test_a_dialect_without_its_place_tells_no_free_space(name: str, frames: int) -> None:
     settings = replace(STOPS, dialect=load_dialect(name))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from edge_cloud_spec.nav.free_space import FreeSpace, free_space
-from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.free_space import FreeSpace, free_around, free_space
+from edge_cloud_spec.nav.pose import Pose, ahead_of
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.sight import LidarSight, Rays
 
@@ -48,12 +49,17 @@ def scan(base: Base) -> np.ndarray:
     return scan_from(base.pose, base)
 
 
-def free_space_of(pose: Pose, base: Base, settings: NavigatorSettings) -> FreeSpace:
-    """What a navigator says of the free space at a pose, with the base's lidar."""
-    rays = rays_of(scan_from(pose, base))
-    sight = LidarSight.of("scan", rays, settings.obstacles)
+def sight_of(pose: Pose, base: Base, settings: NavigatorSettings) -> LidarSight:
+    """What the base's lidar sees at a pose."""
+    return LidarSight.of("scan", rays_of(scan_from(pose, base)), settings.obstacles)
+
+
+def free_space_of(pose: Pose, sight: LidarSight, settings: NavigatorSettings) -> FreeSpace:
+    """What a navigator says of the free space at a pose, by what its lidar sees there."""
     margin = np.full(len(sight.points), settings.obstacles.margin)
-    return free_space(sight.points, margin, [sight], settings)
+    seen = sight.points, margin, [sight], settings
+    front = ahead_of(pose, settings.obstacles.front)
+    return replace(free_space(*seen), around=free_around(*seen), front=front)
 
 
 def scan_from(pose: Pose, base: Base) -> np.ndarray:

@@ -13,15 +13,17 @@ from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 from rclpy.time import Time
 
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.msg import DecodeRequest
-from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import Instruction
 from edge_cloud_spec.nav.free_space import FreeSpace
 from edge_cloud_spec.nav.history import HistorySpec
+from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nodes.nav_messages import to_free_space
 from edge_cloud_spec.pilot.decision_loop import Decide
-from edge_cloud_spec.pilot.pilot import Pilot, PilotSettings
+from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec_lab.replay.recording import ReplayTask
 from edge_cloud_spec_lab.running.run_log import RunLog
@@ -31,22 +33,32 @@ TEXT = f"{CLAUSES.user_text}\nFree space: {{free_space}}."
 SHOWN = ((FreeSpace(0.84, 0.3, 1.1, 0.2), FreeSpace(0.1)), (), (FreeSpace(1.7),))
 
 
+TELLS_WAYS = replace(CLAUSES, user_text=TEXT, history=HistorySpec(8))
+
+
 class Drafter:
     """A pilot that decides at once, and the requests that it has made."""
 
-    def __init__(self, now: float) -> None:
-        dialect = replace(CLAUSES, user_text=TEXT, history=HistorySpec(8))
-        tokens = vlm().tokenizer("action: search;", add_special_tokens=False)["input_ids"]
+    def __init__(
+        self, now: float, dialect: Dialect = TELLS_WAYS, answer: str = "action: search;"
+    ) -> None:
+        tokens = vlm().tokenizer(answer, add_special_tokens=False)["input_ids"]
         self.now, self.runner = now, ScriptedRunner(vlm(), tuple(tokens))
         self.runner.go_on.set()
+        self.said, self.told = list[Output](), list[FreeSpace]()
         self.pilot = Pilot(
             PilotSettings(DecodeSettings(load_preset("dsd")), dialect=dialect),
             lambda decide, on_receive: pytest.fail("scripted runners need no transport"),
+            self.said.append,
             clock=lambda: self.now,
             stamp_clock=lambda: round(self.now * 1e9),
         )
         self.pilot.use(self.runner)  # type: ignore[arg-type]
         self.pilot.receive(Instruction(IT))
+
+    def instruct(self, *texts: str) -> None:
+        for text in texts:
+            self.pilot.receive(Instruction(text))
 
     def decide(self, stamp: int, spaces: Iterable[FreeSpace]) -> Decide:
         self.now += 1.0
@@ -56,6 +68,8 @@ class Drafter:
         decide = self.pilot.take()
         assert decide is not None
         self.pilot.make(decide)
+        self.told += [out.decide.free_space for out in self.said if isinstance(out, Decided)]
+        self.said.clear()
         return decide
 
 
@@ -80,3 +94,36 @@ def test_what_a_prompt_told_is_told_again_in_a_replay() -> None:
     told = [request.text.splitlines()[-1] for request in asked]
     assert told[0] == "Free space: ahead 0.8 m, left 0.3 m, right 1.1 m, behind 0.2 m."
     assert "ahead not seen" in told[1] and "ahead 1.7 m" in told[2]
+
+
+SEES = "reason: blue box far 2.0 left 28, alone; action: turn left medium;"
+LOOKS = "reason: blue box near 1.0 right 10, alone; action: search;"
+AROUND = tuple(n / 9 for n in range(18))
+
+
+@pytest.mark.parametrize("answer", [SEES, LOOKS])
+def test_a_replay_tells_of_each_mission_what_its_prompts_told_whatever_it_answers(
+    answer: str,
+) -> None:
+    """The same instruction twice, with a stop in between, by the dialect that is shipped."""
+    dialect, log = load_dialect("around"), RunLog()
+    once, again = Drafter(50.0, dialect, SEES), Drafter(1e6, dialect, answer)
+    for number in range(4):
+        if number == 2:
+            once.instruct("stop", IT)
+        stamp = round(once.now * 1e9) + 10**9
+        front = Pose(0.3 * number, 0.0, 0.2 * number)
+        decide = once.decide(stamp, [FreeSpace(1.0, around=AROUND, front=front, at=stamp)])
+        message = DecodeRequest(request_id=decide.request, kind=DecodeRequest.OPEN)
+        message.header.stamp = Time(nanoseconds=decide.frame.stamp).to_msg()
+        message.free_space = to_free_space(once.told[-1])
+        log.on_message("decode_request", message, 0.0)
+    for recorded in log.decisions.values():
+        task = ReplayTask(0.0, 1, recorded.stamp, IT, b"picture", {}, recorded)
+        again.decide(task.stamp, [FreeSpace.read(to_free_space(task.free_space))])
+    told = [request.text.splitlines()[-2] for request in once.runner.requests]
+    assert told == [request.text.splitlines()[-2] for request in again.runner.requests]
+    assert [line.split("; ", 1)[1] for line in (told[0], told[2])] == 2 * [
+        "seen not seen; not nothing"
+    ]
+    assert all("seen left" in line for line in (told[1], told[3]))
