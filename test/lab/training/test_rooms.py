@@ -3,6 +3,7 @@ teaches."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing.dummy
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,16 +17,15 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.answer import ORDERS, action_of
 from edge_cloud_spec.nav.events import Odometry, Scan
-from edge_cloud_spec.nav.footprint import ObstacleSettings
+from edge_cloud_spec.nav.free_space import MOST_TRIED
 from edge_cloud_spec.nav.navigator import Navigator
-from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.status import WAYS
+from edge_cloud_spec.nav.pose import Pose, wrap
 from edge_cloud_spec_lab.bench.requests import sample_requests
-from edge_cloud_spec_lab.sim.bases import free_space_of, scanned_rays
+from edge_cloud_spec_lab.bench.rooms import straight
+from edge_cloud_spec_lab.harness.mission.room_mission import RoomMission
+from edge_cloud_spec_lab.sim.bases import free_space_of, scanned_rays, sight_of
 from edge_cloud_spec_lab.sim.camera import Camera, eye_at
 from edge_cloud_spec_lab.sim.furniture import make_furnished
-from edge_cloud_spec_lab.sim.reach import thing_in_front
 from edge_cloud_spec_lab.sim.room import Room
 from edge_cloud_spec_lab.sim.scene import Scene
 from edge_cloud_spec_lab.sim.view import visible_things
@@ -33,8 +33,13 @@ from edge_cloud_spec_lab.sim.world import World
 from edge_cloud_spec_lab.training import rendered
 from edge_cloud_spec_lab.training.flats.conversations import ConversationRow
 from edge_cloud_spec_lab.training.rooms import command, views
-from edge_cloud_spec_lab.training.rooms.expert import RoomExpert, carried_out
-from edge_cloud_spec_lab.training.rooms.views import RoomViews, make_room_views
+from edge_cloud_spec_lab.training.rooms.expert import ACTIONS, GOALS, Reach, RoomExpert
+from edge_cloud_spec_lab.training.rooms.views import (
+    ROOM_ROBOT,
+    Driver,
+    RoomViews,
+    make_room_views,
+)
 from edge_cloud_spec_lab.training.tiny.data import QuestionEncoder
 from edge_cloud_spec_lab.training.tiny.evaluation import MAX_ANSWER_TOKENS, greedy_answers
 from edge_cloud_spec_lab.training.tiny.language import best_action, pieces, visible
@@ -43,32 +48,22 @@ from edge_cloud_spec_lab.training.tiny.tokenizer import build_tokenizer
 ROOMS = (0, 2, 3, 6, 7, 8)
 
 
-def arrives(room: Room, expert: RoomExpert, *, straight: bool) -> bool:
-    """Whether a robot gets to the target by the expert's actions, or ``straight`` by those that
-    nothing in the way changes."""
-    rng, pose, blocked = np.random.default_rng(room.seed), room.start, 0
-    with Camera(Scene(room), "rays", 32) as camera:
-        for _ in range(40):
-            eye = eye_at(pose)
-            seen = visible(visible_things(room, eye, camera.segment(eye)))
-            action = best_action(seen.get(room.target))
-            action = action if straight else expert.decide(pose, room.target, seen)
-            if action == "stop":
-                return thing_in_front(room, pose) == room.target
-            pose, there = carried_out(expert, pose, room.target, action, rng)
-            blocked = 0 if there else blocked + 1
-            if blocked == 3:
-                return False
-    return False
+def arrives(room: Room, *, by_expert: bool) -> bool:
+    """Whether a robot gets to the target by the expert's actions, or by those that nothing in the
+    way changes; the navigator carries them out."""
+    if not by_expert:
+        return RoomMission(room, straight(room), ROOM_ROBOT, 60.0, 3).run().arrived
+    painter, rng = Camera(Scene(room), "rays", 32), np.random.default_rng(room.seed)
+    with Driver(room, painter, rng, expert=RoomExpert(room)) as driver:
+        return RoomMission(room, driver, ROOM_ROBOT, 60.0, 3).run().arrived
 
 
 def test_the_expert_arrives_where_straight_on_something_is_in_the_way() -> None:
     found = {True: 0, False: 0}
     for room in map(make_furnished, ROOMS):
-        expert = RoomExpert(room)
-        for straight in found:
-            found[straight] += arrives(room, expert, straight=straight)
-    assert found[False] >= len(ROOMS) - 1 > found[True] + 1
+        for by_expert in found:
+            found[by_expert] += arrives(room, by_expert=by_expert)
+    assert found[True] >= len(ROOMS) - 1 > found[False] + 1
 
 
 def test_what_it_does_where_nothing_is_in_the_way_is_what_it_was_taught_before() -> None:
@@ -82,10 +77,54 @@ def test_what_it_does_where_nothing_is_in_the_way_is_what_it_was_taught_before()
                 pose = Pose(float(x), target.y, yaw)
                 eye = eye_at(pose)
                 seen = visible(visible_things(expert.room, eye, camera.segment(eye)))
-                action = expert.decide(pose, target.name, seen)
-                assert action == best_action(seen.get(target.name))
+                plain = best_action(seen.get(target.name))
+                costs = expert.costs(pose, target.name, seen, Reach(9.0, 9.0, 9.0, 9.0))
+                action = ACTIONS[int(costs.argmin())]
+                # it knows where the thing is: what is not in view may be nearer to the right
+                assert action == plain or (plain == "search" and action.startswith("turn"))
                 actions.add(action)
     assert len(actions) > 3
+
+
+@pytest.mark.parametrize(
+    ("action", "made"),
+    [
+        ("move forward large", (0.5, 0.0)),
+        ("move forward small", (0.2, 0.0)),
+        ("move backward medium", (-0.1, 0.0)),
+        ("turn left large", (0.0, 0.4)),
+        ("turn right small", (0.0, -math.radians(6))),
+        ("turn right large", (0.0, -0.2)),
+    ],
+)
+def test_an_action_gets_as_far_as_the_navigator_lets_it(
+    action: str, made: tuple[float, float]
+) -> None:
+    found = Reach(0.5, 0.1, 0.4, 0.2).of(GOALS[action])
+    assert found == pytest.approx(made, abs=0.05)
+
+
+def test_how_far_it_gets_is_how_far_the_navigator_goes() -> None:
+    """Each action from the start of a room, carried out by the navigator in the simulator."""
+    compared = 0
+    for seed in ROOMS[:3]:
+        room = make_furnished(seed)
+        reach = Reach.of_sight(sight_of(room.start, World(Scene(room)), ROOM_ROBOT), ROOM_ROBOT)
+        for action in ("turn left large", "turn right large", "move backward large"):
+            ends: list[Pose] = []
+
+            def play(pose: Pose, action: str = action, ends: list[Pose] = ends) -> str:
+                ends.append(pose)
+                return action
+
+            RoomMission(room, play, ROOM_ROBOT, 6.0).run()
+            way, turn = reach.of(GOALS[action])
+            first = ends[1] if len(ends) > 1 else room.start
+            made = wrap(first.yaw - room.start.yaw) if turn else first.x - room.start.x
+            meant = turn or way * math.cos(room.start.yaw)
+            assert abs(made - meant) < 0.12, (seed, action, made, meant)
+            compared += 1
+    assert compared == 9
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +133,7 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> RoomViews:
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rendered, "multiprocessing", here)
-        patched.setattr(views, "MOST_ROOM_FRAMES", 6)
+        patched.setattr(views, "ROOM_LESSON_S", 15.0)
         folder = tmp_path_factory.mktemp("driven")
         return make_room_views(folder, 3, 2, 1, EMBEDDED / "drafter")
 
@@ -104,7 +143,8 @@ def test_what_a_view_teaches_is_the_action_and_what_is_done_first(driven: RoomVi
     assert len(driven) >= 6
     for index in range(len(driven)):
         for mirrored in (False, True):
-            name, action = driven.target(index), driven.action(index, mirrored)
+            name = driven.target(index)
+            action = driven.action(index, mirrored, np.random.default_rng(index))
             things = driven.things(index, mirrored)
             text = "".join(piece.text for piece in pieces(things, name, ORDERS[0], action))
             assert str(action_of(text)) == action
@@ -115,26 +155,67 @@ def test_what_a_view_teaches_is_the_action_and_what_is_done_first(driven: RoomVi
     assert around, "nothing was in the way"
 
 
-def test_a_mirrored_view_has_the_free_space_of_the_other_side(driven: RoomViews) -> None:
-    told = [driven.space(index, False) for index in range(len(driven))]
+def mirror(words: str) -> str:
     swapped = {"left": "right", "right": "left"}
-    for index, space in enumerate(told):
-        ways = dict(way.split(" ", 1) for way in space.split(", "))
-        assert list(ways) == list(WAYS) and "not seen" not in space
-        mirrored = dict(way.split(" ", 1) for way in driven.space(index, True).split(", "))
-        assert mirrored == {swapped.get(way, way): far for way, far in ways.items()}
-    assert len(set(told)) > 1
+    return " ".join(swapped.get(word, word) for word in words.split(" "))
+
+
+LEFT = ("search", "turn left large")
+
+
+def one_view(action: str) -> RoomViews:
+    """A view of which one action is by far the best; a search is a large turn to the left."""
+    best = LEFT if action in LEFT else (action,)
+    costs = np.where([each in best for each in ACTIONS], 1.0, 50.0)
+    tried = [ACTIONS.index(each) for each in ("turn left small", "search")] + [-1, -1, -1, -1]
+    views = (np.zeros((1, 8, 8, 3), np.uint8), np.zeros((1, 16, 16)), *[np.zeros((1, 8))] * 3)
+    around = np.arange(18)[None] / 10
+    taught = costs[None], around, np.array([[0.5, 2.0]]), np.array([tried])
+    return RoomViews(*views, np.array([0]), *taught)
+
+
+def test_a_mirrored_view_has_what_is_told_of_the_other_side() -> None:
+    view, metres = one_view("stop"), [f"{n / 10:.1f}" for n in range(18)]
+    assert view.told(0, False) == (
+        f"free {' '.join(metres)}; seen left 29 2.0; not turn left small, search"
+    )
+    assert view.told(0, True) == (
+        f"free {' '.join([*metres[16::-1], metres[17]])}; seen right 29 2.0; "
+        "not turn right small, search"
+    )
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_mirrored_view_teaches_the_mirrored_action(action: str) -> None:
+    view, rng = one_view(action), np.random.default_rng(0)
+    plain, mirrored = ({view.action(0, m, rng) for _ in range(50)} for m in (False, True))
+    assert plain == (set(LEFT) if action in LEFT else {action})
+    right = {"turn right large"} if action in LEFT else {mirror(action)}
+    assert mirrored == (set(LEFT) if "turn left large" in right else right)
+
+
+def test_what_was_tried_costs_more_and_is_told(tmp_path: Path) -> None:
+    """A robot that cannot move is asked again and again where it stands."""
+    room = make_furnished(0)
+    painter, rng = Camera(Scene(room), "rays", 32), np.random.default_rng(0)
+    with Driver(room, painter, rng, expert=RoomExpert(room)) as driver:
+        taken = [driver(room.start) for _ in range(8)]
+        rows = driver.rows
+    assert len(set(taken)) > 1, "it never tries anything else"
+    told = [[ACTIONS[k] for k in row["tried"] if k >= 0] for row in rows]
+    assert told == [taken[max(0, n - MOST_TRIED) : n] for n in range(8)]
 
 
 def test_what_is_told_in_training_is_what_a_navigator_with_a_lidar_tells() -> None:
-    settings = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"))
     for seed in ROOMS[:3]:
         world = World(Scene(make_furnished(seed)))
-        space = free_space_of(world.pose, world, settings)
-        navigator, moment = Navigator(settings), 10**9
+        space = free_space_of(world.pose, sight_of(world.pose, world, ROOM_ROBOT), ROOM_ROBOT)
+        navigator, moment = Navigator(ROOM_ROBOT), 10**9
         navigator.on(Odometry(world.pose, moment), 1.0)
         navigator.on(Scan("scan", moment, rays=scanned_rays(world)), 1.0)
-        assert space.words == navigator.obstacles.free_space(1.0).words
+        shown = navigator.obstacles.free_space(1.0, around=True)
+        assert space.say("{ways}; {around}") == shown.say("{ways}; {around}")
+        assert shown.front == space.front is not None
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -150,7 +231,7 @@ def test_it_learns_to_go_around_where_the_free_space_is_told_and_else_straight(
     monkeypatch.setattr(command, "ConversationBatch", keep)
     lessons.conversations(60, np.random.default_rng(0))
     texts = [build_tokenizer().decode(row.ids) for row in rows]
-    assert all(("ahead" in text.split("\n")[1]) == told for text in texts)
+    assert all(text.split("\n")[1].startswith("free ") == told for text in texts)
     assert any(", first " in text for text in texts) == told
 
 
@@ -159,7 +240,7 @@ def test_a_tuned_target_loads_and_a_second_run_goes_on(
 ) -> None:
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
     monkeypatch.setattr(rendered, "multiprocessing", here)
-    monkeypatch.setattr(views, "MOST_ROOM_FRAMES", 3)
+    monkeypatch.setattr(views, "ROOM_LESSON_S", 6.0)
     few = ("--rooms", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "2")
     steps, minutes = 0, 0.001
     for _ in range(2):
@@ -187,3 +268,8 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_rendered(
     assert main(["train", "rooms", "--out", str(tmp_path / "new"), *options]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+def test_rooms_in_which_nobody_decides_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "rooms", "--players", "--scenes", "1"]) == 2
+    assert capsys.readouterr().err.endswith("give --players who decide, or a --target\n")

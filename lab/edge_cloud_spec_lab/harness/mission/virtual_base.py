@@ -34,7 +34,7 @@ class VirtualBase:
 
     Each motion restarts the cycle, and times are whole moments, so that a motion from rest is the
     same whenever it begins. ``moves``: begin and end of each motion, s; ``ways``: how many ways
-    around something were taken.
+    around something were taken. ``scan_cycles``: of the base for one scan.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class VirtualBase:
         settings: NavigatorSettings,
         on_status: Callable[[NavigatorStatus], None],
         on_cycle: Callable[[], None],
+        scan_cycles: int = 1,
     ) -> None:
         self.world = world
         self.navigator = Navigator(settings)
@@ -53,6 +54,7 @@ class VirtualBase:
         stand = partial(world.command, 0.0, 0.0, 0.0)
         self._performer = Performer(self._command, stand, self._publish)
         self._moving_since: float | None = None
+        self._scan_cycles, self._scanned = scan_cycles, 0
         self._beat = 0  # of the cycle under way; those of others are over
         self._stepped = self._now()
         self._begin_cycle(self._stepped)
@@ -114,7 +116,8 @@ class VirtualBase:
         reading = self.world.odometry
         pose = Pose(reading.x, reading.y, reading.yaw)
         self.navigator.on(Odometry(pose, stamp_of(now)), now)
-        if self.navigator.settings.obstacles.scan:
+        self._scanned += 1
+        if self.navigator.settings.obstacles.scan and not self._scanned % self._scan_cycles:
             self.navigator.on(Scan("scan", stamp_of(now), rays=scanned_rays(self.world)), now)
 
     def _command(self, velocity: Velocity) -> None:

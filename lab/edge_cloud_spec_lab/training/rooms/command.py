@@ -26,7 +26,7 @@ from .views import RoomViews, make_room_views
 
 WEIGHTS = "model.safetensors"
 PLAIN_SHARE = 0.25  # of what a step learns: views of rooms whose way is clear
-UNTOLD_SHARE = 0.3  # of the rest: it is not told what a lidar shows, and goes straight as before
+UNTOLD_SHARE = 0.2  # of the rest: it is not told what a lidar shows, and goes straight as before
 ROOMS_PEAK_RATE = 1e-3
 
 OPTIONS: Options = {
@@ -125,8 +125,8 @@ class RoomLessons(Taught):
             name, things = rooms.target(index), rooms.things(index, bool(mirrored))
             asked, action = draw_instruction(name, rng), ""
             if rng.random() >= UNTOLD_SHARE:
-                asked += f"\n{rooms.space(index, bool(mirrored))}"
-                action = rooms.action(index, bool(mirrored))
+                asked += f"\n{rooms.told(index, bool(mirrored))}"
+                action = rooms.action(index, bool(mirrored), rng)
             answer = pieces(things, name, order, action)
             rows.append(conversation([answer], order, asked, self.encoder))
             pictures.append(self.seen[part][mirrored][index : index + 1])

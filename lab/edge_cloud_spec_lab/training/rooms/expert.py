@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_cloud_spec.nav.answer import every_action, parse_action
+from edge_cloud_spec.nav.answer import every_action
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.pose import Pose, wrap
+from edge_cloud_spec.nav.pose import Pose, Velocity, ahead_of
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.sight import LidarSight
 from edge_cloud_spec.nav.steps import Goal, Steps, goal_of
 
 from ...sim.camera import CAMERA_FORWARD_M, eye_at
@@ -33,17 +36,56 @@ HEADINGS = 45  # of 8 degrees, of which the turns' sizes are nearly multiples
 _STEP_RAD = 2 * math.pi / HEADINGS
 SLACK_M = 0.02  # metres that it keeps beyond the navigator's margin
 DISCS_M = (-0.19, 0.0, 0.14, 0.27)  # middles of those that cover the body with its margin, ahead
-DISC_M = 0.27  # their radius
+FITS_M = 0.25  # from each of them to what is solid, where the body fits
+PINCHED_M, PINCHED_COST = (0.25, 0.33), 2.0  # where it does, but barely
 SWEPT_DEG = 8  # between two headings at which a turn is checked
 IN_VIEW_DEG = 27.0  # that the thing may be aside and still be seen
-OUT_OF_VIEW_DEG = 32.0  # from which on it is not expected in the picture, even hidden
 MOST_SWEEPS = 120  # of the value iteration
-# In decisions: a size's cost, moving backward, a metre less than turning needs, a way that is shut.
+ROOMY_M, TIGHT_COST = (0.225, 0.45), 3.0  # from the body's middle, between which turns get shut
+# In decisions: a size's cost, moving backward, a thing out of view, what is cut short, or nothing.
 SIZE_COST = {"small": 1.0, "medium": 1.1, "large": 1.3, "search": 1.3}
-BACKWARD_COST, TIGHT_COST, UNSEEN_COST, SHUT_COST = 1.0, 4.0, 0.5, 1e3
+BACKWARD_COST, UNSEEN_COST, CUT_SHORT_COST, SHUT_COST = 1.0, 0.5, 1.0, 10.0
 NEVER = 60.0  # decisions from where there is no way
 SETTLED = 0.05  # decisions of change
+CLEAR_COST = 2.5  # decisions, of what does not lead straight to a thing that is clear
+NEARLY = 0.03  # m or rad by which a goal may be missed
+BARELY_M, BARELY_RAD = 0.05, 0.08  # of motion; less is none
 _WALL_STEP_M = 0.1
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far the navigator lets the base go from where it stands: ``ahead`` and ``behind``, m,
+    and turn to the ``left`` and ``right``, rad."""
+
+    ahead: float
+    behind: float
+    left: float
+    right: float
+
+    @classmethod
+    def of_sight(cls, sight: LidarSight, settings: NavigatorSettings) -> Reach:
+        """By what a lidar shows."""
+        body, margin = settings.obstacles, np.full(len(sight.points), settings.obstacles.margin)
+
+        def most(velocity: Velocity) -> float:
+            rate, keeps, _ = body.stopping(velocity, settings.limits, 0.0)
+            seconds = body.seconds_to(sight.points, velocity, margin)
+            return max(0.0, float(seconds.min(initial=math.inf)) - keeps / rate)
+
+        ways = Velocity(1.0), Velocity(-1.0), Velocity(wz=1.0), Velocity(wz=-1.0)
+        return cls(*map(most, ways))
+
+    def of(self, goal: Goal) -> tuple[float, float]:
+        """How far it gets of this goal: m, and rad; as far as meant, if nearly."""
+        ends = []
+        for meant, forth, back in (
+            (goal.distance, self.ahead, self.behind),
+            (goal.angle, self.left, self.right),
+        ):
+            most = min(abs(meant), forth if meant > 0.0 else back)
+            ends.append(meant if most > abs(meant) - NEARLY else math.copysign(most, meant))
+        return ends[0], ends[1]
 
 
 class RoomExpert:
@@ -53,19 +95,24 @@ class RoomExpert:
         self.room = room
         self._plans: dict[str, _Plan] = {}
 
-    def decide(self, pose: Pose, name: str, seen: Mapping[str, VisibleThing]) -> str:
-        """The action towards the thing of this name, of which ``seen`` are in the picture."""
-        plain = best_action(seen.get(name))
+    def costs(
+        self, pose: Pose, name: str, seen: Mapping[str, VisibleThing], reach: Reach
+    ) -> np.ndarray:
+        """Decisions [A] to the thing of this name after each of ACTIONS, where ``seen`` are in the
+        picture; where the way straight to it is clear, anything else costs more."""
+        plain, plan = best_action(seen.get(name)), self._plan(name)
+        chosen = ACTIONS.index(plain)
         if plain == "stop":
-            return plain
-        plan = self._plan(name)
-        if name in seen and plan.is_clear(pose, seen[name]):
-            return plain
-        return plan.best(pose, name in seen)
-
-    def obstacles(self, pose: Pose, name: str) -> np.ndarray:
-        """Points [n, 2] of what is in the way to a thing, from a pose: m ahead, and to the left."""
-        return _at(self._plan(name).points, pose)
+            found = np.full(len(ACTIONS), NEVER)
+            found[chosen] = 0.0
+            return found
+        found, goal = plan.costs(pose, reach), GOALS[plain]
+        cut = reach.of(goal) != (goal.distance, goal.angle)
+        if name in seen and not cut and plan.is_clear(pose, seen[name]):
+            best = found.min()
+            found += CLEAR_COST
+            found[chosen] = best
+        return found
 
     def _plan(self, name: str) -> _Plan:
         if name not in self._plans:
@@ -122,9 +169,10 @@ class _Plan:
         """Of each action: the pose that each leads to, and its cost."""
         gap = self.ways.gap
         unseen = UNSEEN_COST * (self._seen()[0] > IN_VIEW_DEG)
-        covered = [self._gap(gap, metres) for metres in DISCS_M]
-        self.free = np.min(covered, axis=0) >= DISC_M
-        tight = TIGHT_COST * np.clip(_BODY.reach - gap, 0, None)
+        covered = np.min([self._gap(gap, metres) for metres in DISCS_M], axis=0)
+        self.free = covered >= FITS_M
+        ends = unseen + PINCHED_COST * _lacks(covered, PINCHED_M)
+        tight = TIGHT_COST * _lacks(gap, ROOMY_M)
         count = np.arange(self.free.size).reshape(self.free.shape)
         found = []
         for action, goal in GOALS.items():
@@ -145,7 +193,7 @@ class _Plan:
                 i, j = np.clip(i, 0, w - 1), np.clip(j, 0, d - 1)
                 to = count[np.arange(HEADINGS)[:, None, None], i, j]
                 costs = cost + tight[i, j]
-            costs = costs + unseen.ravel()[to]
+            costs = costs + ends.ravel()[to]
             found.append((to, np.where(able, costs, np.inf)))
         return found
 
@@ -200,35 +248,27 @@ class _Plan:
         turned = Pose(pose.x, pose.y, pose.yaw + math.radians(seen.bearing))
         return _free_ahead(_at(self.points, turned), margin) >= seen.distance - STOP_M + 0.1
 
-    def best(self, pose: Pose, seen: bool) -> str:
-        """The action after which the fewest decisions follow, of those that a picture allows."""
-        around = _at(self.points, pose)
-        best, chosen = math.inf, "search"
+    def costs(self, pose: Pose, reach: Reach) -> np.ndarray:
+        """Decisions [A] that each of ACTIONS leads to; NEVER: one that is not for going around."""
+        found = np.full(len(ACTIONS), NEVER)
         for action, goal in GOALS.items():
-            if action == "search":
-                continue
+            way, turn = reach.of(goal)
             cost = SIZE_COST[action.split()[-1]] + BACKWARD_COST * ("backward" in action)
-            turn = math.degrees(goal.angle)
-            if turn and _turn_free(around, _BODY.margin, turn) < abs(turn) - 1:
-                cost += SHUT_COST
-            if goal.distance:
-                sign = math.copysign(1.0, goal.distance)
-                free = _free_ahead(around if sign > 0 else -around, _BODY.margin + SLACK_M)
-                cost += SHUT_COST * (abs(goal.distance) > free)
-            end = Pose(
-                pose.x + goal.distance * math.cos(pose.yaw),
-                pose.y + goal.distance * math.sin(pose.yaw),
-                pose.yaw + goal.angle,
-            )
-            if goal.distance:
-                cost += TIGHT_COST * max(0.0, _BODY.reach - self.ways.gap_at(end.x, end.y))
+            cost += CUT_SHORT_COST * ((way, turn) != (goal.distance, goal.angle))
+            cost += SHUT_COST * (abs(way) / BARELY_M + abs(turn) / BARELY_RAD < 1.0)
+            end = ahead_of(replace(pose, yaw=pose.yaw + turn), way)
+            if way:
+                gap = np.array(self.ways.gap_at(end.x, end.y))
+                cost += TIGHT_COST * float(_lacks(gap, ROOMY_M))
             cost += self._at(end) + UNSEEN_COST * (self.aside(end) > IN_VIEW_DEG)
-            if cost < best:
-                best, chosen = cost, action
-        if seen or self.aside(pose) <= OUT_OF_VIEW_DEG or chosen.startswith("move"):
-            return chosen
-        turn = math.degrees(GOALS["search"].angle)
-        return "search" if _turn_free(around, _BODY.margin, turn) > abs(turn) - 1 else chosen
+            found[ACTIONS.index(action)] = cost
+        return found
+
+
+def _lacks(gap: np.ndarray, between: tuple[float, float]) -> np.ndarray:
+    """1 where a gap is the narrow one of these or less, 0 from the wide one on."""
+    narrow, wide = between
+    return np.asarray(np.clip((wide - gap) / (wide - narrow), 0.0, 1.0))
 
 
 def _blurred(cost: np.ndarray) -> np.ndarray:
@@ -291,23 +331,3 @@ def _turn_free(points: np.ndarray, margin: float, to: float) -> float:
             break
         free = abs(float(turn))
     return free
-
-
-def carried_out(
-    expert: RoomExpert, pose: Pose, name: str, action: str, rng: np.random.Generator
-) -> tuple[Pose, bool]:
-    """Where a robot stands after an action on its way to a thing, with its errors; and whether the
-    navigator let it finish."""
-    meant = parse_action(action)
-    assert meant is not None
-    goal, points = goal_of(meant, _STEPS), expert.obstacles(pose, name)
-    turn = math.degrees(goal.angle)
-    turned = min(abs(turn), _turn_free(points, _BODY.margin, turn)) if turn else 0.0
-    yaw = pose.yaw + math.copysign(math.radians(turned), turn) * float(rng.normal(1, 0.03))
-    yaw += float(rng.normal(0, 0.01))
-    sign = math.copysign(1.0, goal.distance)
-    free = _free_ahead(points if sign > 0 else -points, _BODY.margin)
-    way = sign * min(abs(goal.distance) * float(rng.normal(1, 0.03)), free)
-    x, y = pose.x + way * math.cos(pose.yaw), pose.y + way * math.sin(pose.yaw)
-    there = abs(turn) - turned < 1.0 and abs(goal.distance) - abs(way) < 0.1
-    return Pose(x, y, wrap(yaw)), there

@@ -6,6 +6,7 @@ First the expert drives; then the model does, and the expert says what would hav
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -14,30 +15,24 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_cloud_spec.dialects import ours
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.nav.answer import (
-    FREE_SPACE_PLACE,
-    INSTRUCTION_PLACE,
-    ORDER_PLACE,
-    ORDERS,
-    action_of,
-)
+from edge_cloud_spec.nav.answer import REASON_FIRST, action_of, parse_action
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.free_space import FreeSpace
-from edge_cloud_spec.nav.mission import MissionSettings
+from edge_cloud_spec.nav.free_space import MOST_TRIED, FreeSpace
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.status import WAYS
+from edge_cloud_spec.nav.settings import STOP_AND_GO, NavigatorSettings
+from edge_cloud_spec.pilot.memory import MissionMemory
 
-from ...sim.bases import free_space_of
+from ...harness.mission.room_mission import RoomMission
+from ...sim.bases import free_space_of, sight_of
 from ...sim.camera import Camera, decode_jpeg, encode_jpeg, eye_at
 from ...sim.furniture import make_furnished
 from ...sim.kinds import THING_KINDS
-from ...sim.reach import thing_in_front
 from ...sim.room import Room
 from ...sim.scene import Scene
+from ...sim.thing import VisibleThing
 from ...sim.view import (
     VIEW_PX,
     class_grid,
@@ -53,50 +48,67 @@ from ..flats.episodes import EXPERT_ANSWER_SHARES, RANDOM_ACTION_SHARES, SEGMENT
 from ..rendered import make_files
 from ..tiny.data import Views
 from ..tiny.evaluation import greedy_answers
-from ..tiny.language import askable, visible
-from .expert import ACTIONS, RoomExpert, carried_out
+from ..tiny.language import answer, askable, visible
+from .expert import ACTIONS, Reach, RoomExpert
 
 ROOMS_PER_FILE = 20
-MOST_ROOM_FRAMES = 45  # of a mission
+ROOM_LESSON_S = 75.0  # of a mission
+SCAN_CYCLES = 3  # of the base for one scan: a lidar of 7 Hz
+SEARCH = ACTIONS.index("search")
 ELSEWHERE_SHARE = 0.25  # of the missions begin anywhere
-TOLD = replace(ours(), user_text=f"{INSTRUCTION_PLACE}\n{FREE_SPACE_PLACE}\n{ORDER_PLACE}")
-"""The dialect in which it is told how far a lidar sees free space."""
+TOLD = load_dialect("around")
+"""The dialect in which it is told what lidars show, and where it saw the thing."""
 
-_LIDAR = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"))
+ROOM_ROBOT = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"), drive=STOP_AND_GO)
+"""A robot with a lidar that stands while it is decided for."""
+
+COST_SOFTNESS = 0.4  # decisions: the more an action costs, the more seldom it is taught
+TRIED_COST = 1.6  # decisions, for each time that an action was tried there
 _RANDOM = [f"turn {side} {size}" for side in ("left", "right") for size in ("small", "medium")]
 _RANDOM += ["move forward small", "move forward medium", "search"]
+_SWAPPED = {"left": "right", "right": "left"}
+_MIRRORED = [ACTIONS.index(" ".join(_SWAPPED.get(w, w) for w in a.split())) for a in ACTIONS]
 
 
 @dataclass(frozen=True)
 class RoomViews(Views):
     """Views of furnished rooms: ``goal`` int8 [N], the kind that the robot was sent to, and
-    ``actions`` int8 [N], an index into ACTIONS of the one that is right there. ``spaces`` float64
-    [N, 4]: how far a lidar says that it may go, m, as FreeSpace has it."""
+    ``costs`` float32 [N, A], decisions to it after each of ACTIONS. What a lidar shows: ``around``
+    float32 [N, 18], as FreeSpace has it, m, and ``seen`` [N, 2], rad and m, NaN: not yet.
+    ``tried`` int8 [N, MOST_TRIED], indices into ACTIONS or -1: what was tried there, which
+    ``costs`` count."""
 
     goal: np.ndarray
-    actions: np.ndarray
-    spaces: np.ndarray
+    costs: np.ndarray
+    around: np.ndarray
+    seen: np.ndarray
+    tried: np.ndarray
 
     def target(self, index: int) -> str:
         """What the robot was sent to."""
         return THING_KINDS[int(self.goal[index])]
 
-    def action(self, index: int, mirrored: bool) -> str:
-        """The action that is right."""
-        action = ACTIONS[int(self.actions[index])]
-        if not mirrored:
-            return action
-        swapped = {"left": "right", "right": "left"}
-        return " ".join(swapped.get(word, word) for word in action.split())
+    def action(self, index: int, mirrored: bool, rng: np.random.Generator) -> str:
+        """One of the actions that are right, the better the more often."""
+        costs = self.costs[index].astype(float)
+        if mirrored:
+            costs = costs[_MIRRORED]
+            if costs[SEARCH] > 0.0:  # to the left all the same
+                costs[SEARCH] = costs[ACTIONS.index("turn left large")]
+        weights = np.exp((costs.min() - costs) / COST_SOFTNESS)
+        return ACTIONS[int(rng.choice(len(ACTIONS), p=weights / weights.sum()))]
 
-    def space(self, index: int, mirrored: bool) -> str:
-        """What a prompt tells of the free space."""
-        return _words_of(self.spaces[index][[0, 2, 1, 3] if mirrored else slice(None)])
-
-
-def _words_of(space: np.ndarray) -> str:
-    ahead, left, right, behind = (float(metres) for metres in space)
-    return FreeSpace(ahead, left, right, behind).words
+    def told(self, index: int, mirrored: bool) -> str:
+        """What a prompt tells of the lidar."""
+        around, (bearing, distance) = self.around[index], self.seen[index].tolist()
+        if mirrored:
+            around, bearing = np.concatenate([around[-2::-1], around[-1:]]), -bearing
+        seen = None if math.isnan(bearing) else (bearing, distance)
+        tried = [_MIRRORED[k] if mirrored else k for k in self.tried[index].tolist() if k >= 0]
+        space = FreeSpace(
+            around=tuple(around.tolist()), seen=seen, tried=tuple(ACTIONS[k] for k in tried)
+        )
+        return space.say(TOLD.free_space)
 
 
 def together(parts: Sequence[RoomViews]) -> RoomViews:
@@ -105,56 +117,107 @@ def together(parts: Sequence[RoomViews]) -> RoomViews:
     return RoomViews(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
-class _Eyes(ExitStack):
-    """The cameras of one room, what paints and what measures; and a lidar."""
-
-    def __init__(self, room: Room, painter: Camera, measurer: Camera) -> None:
-        super().__init__()
-        self.room, self._world = room, World(measurer.scene)
-        self.painter, self.measurer = self.enter_context(painter), self.enter_context(measurer)
-
-    def look(
-        self, pose: Pose, expert: RoomExpert, rng: np.random.Generator
-    ) -> tuple[dict[str, np.ndarray], bool]:
-        """A row of RoomViews' arrays, and whether the target can be asked for there."""
-        pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.02, 2), -0.06, 0.06))
-        eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.005)))
-        segmented = self.measurer.segment(eye)
-        image = expose(self.painter.render(eye), rng)
-        image = halved(decode_jpeg(encode_jpeg(image, int(rng.integers(70, 96)))))
-        things = visible_things(self.room, eye, segmented)
-        row = {
-            "images": image,
-            "classes": class_grid(self.room, segmented),
-            "pixels": np.zeros(len(THING_KINDS), np.int32),
-            "bearing": np.full(len(THING_KINDS), np.nan, np.float32),
-            "distance": np.full(len(THING_KINDS), np.nan, np.float32),
-            "goal": np.array(THING_KINDS.index(self.room.target), np.int8),
-        }
-        for thing in things:
-            k = THING_KINDS.index(thing.name)
-            row["pixels"][k], row["bearing"][k] = thing.pixels, thing.bearing
-            row["distance"][k] = thing.distance
-        action = expert.decide(pose, self.room.target, visible(things))
-        row["actions"] = np.array(ACTIONS.index(action), np.int8)
-        space = free_space_of(pose, self._world, _LIDAR)
-        row["spaces"] = np.array([getattr(space, way) for way in WAYS])
-        return row, self.room.target in askable(things)
-
-
-class _Decider:
-    """A model that decides by one frame."""
+class Decider:
+    """A model that decides by one frame and what it is told."""
 
     def __init__(self, vlm: Vlm) -> None:
         self._vlm, self._spec = vlm, vlm.spec(ANSWER_TOKENS)
 
-    def action(self, image: np.ndarray, instruction: str, space: str) -> str:
-        """The action of its greedy answer; empty: it has none."""
-        jpeg = encode_jpeg(image, 95)
-        request = TOLD.request(instruction, jpeg, ORDERS[0], free_space=space)
+    def answer(self, image: np.ndarray, instruction: str, told: str) -> str:
+        """Its greedy answer, the reason first."""
+        request = TOLD.request(instruction, encode_jpeg(image, 95), REASON_FIRST, free_space=told)
         (ids,) = greedy_answers(self._vlm, [request], self._spec)
-        said = str(self._vlm.tokenizer.decode(ids, skip_special_tokens=True))
-        return str(action_of(said) or "")
+        return str(self._vlm.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+class Driver(ExitStack):
+    """Decides for a robot in one room: a model, or without one the expert; both err with a
+    ``share`` of random actions or are helped by that share of the expert's.
+
+    ``rows``: of RoomViews' arrays, of what was seen where the thing can be asked for.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        painter: Camera,
+        rng: np.random.Generator,
+        decider: Decider | None = None,
+        expert: RoomExpert | None = None,
+        share: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.room, self.rows = room, list[dict[str, np.ndarray]]()
+        self._rng, self._decider, self._share, self._expert = rng, decider, share, expert
+        self._painter, scene = self.enter_context(painter), Scene(room)
+        self._measurer = self.enter_context(Camera(scene, "rays", SEGMENTED_PX, shadows=False))
+        self._world = World(scene)
+        self._memory = MissionMemory()
+
+    def __call__(self, pose: Pose) -> str:
+        """The action that is taken at a pose."""
+        rng, name = self._rng, self.room.target
+        pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.02, 2), -0.06, 0.06))
+        eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.005)))
+        sight = sight_of(pose, self._world, ROOM_ROBOT)
+        space = self._memory.tell(name, free_space_of(pose, sight, ROOM_ROBOT))
+        tried = [ACTIONS.index(action) for action in space.tried]
+        image = expose(self._painter.render(eye), rng)
+        image = halved(decode_jpeg(encode_jpeg(image, int(rng.integers(70, 96)))))
+        right, things = "", tuple[VisibleThing, ...]()
+        if self._expert is not None:
+            segmented = self._measurer.segment(eye)
+            things = tuple(visible_things(self.room, eye, segmented))
+            reach = Reach.of_sight(sight, ROOM_ROBOT)
+            costs = self._expert.costs(pose, name, visible(things), reach)
+            np.add.at(costs, tried, TRIED_COST)
+            right = ACTIONS[int(costs.argmin())]
+            if name in askable(things):
+                self.rows.append(
+                    row_of(self.room, image, segmented, things)
+                    | {
+                        "costs": costs.astype(np.float32),
+                        "around": np.array(space.around, np.float32),
+                        "seen": np.array(space.seen or (math.nan, math.nan), np.float32),
+                        "tried": np.array((tried + [-1] * MOST_TRIED)[:MOST_TRIED], np.int8),
+                    }
+                )
+        if self._decider is not None:
+            text = self._decider.answer(image, self.room.instruction, space.say(TOLD.free_space))
+            taken = str(action_of(text) or "")
+        else:
+            text = answer(things, name, REASON_FIRST) if name in askable(things) else ""
+            taken = right
+        taken = self._err(taken, right)
+        if (action := parse_action(taken)) is not None:
+            self._memory.act(name, space, action, TOLD.place(text))
+        return taken
+
+    def _err(self, taken: str, right: str) -> str:
+        """The action that is taken, where it would be this one."""
+        if self._expert is None or self._rng.random() >= self._share:
+            return taken
+        wrong = self._decider is None and right != "stop"
+        return str(self._rng.choice(_RANDOM)) if wrong else right
+
+
+def row_of(
+    room: Room, image: np.ndarray, segmented: np.ndarray, things: Sequence[VisibleThing]
+) -> dict[str, np.ndarray]:
+    """A row of the arrays that all views have, and the goal's."""
+    row = {
+        "images": image,
+        "classes": class_grid(room, segmented),
+        "pixels": np.zeros(len(THING_KINDS), np.int32),
+        "bearing": np.full(len(THING_KINDS), np.nan, np.float32),
+        "distance": np.full(len(THING_KINDS), np.nan, np.float32),
+        "goal": np.array(THING_KINDS.index(room.target), np.int8),
+    }
+    for thing in things:
+        k = THING_KINDS.index(thing.name)
+        row["pixels"][k], row["bearing"][k] = thing.pixels, thing.bearing
+        row["distance"][k] = thing.distance
+    return row
 
 
 def write_room_views(
@@ -164,60 +227,30 @@ def write_room_views(
 
     model: the checkpoint that decides; None: the expert does. ``arrived`` counts missions.
     """
-    decider = None if model is None else _Decider(load(str(model), threads=1))
+    decider = None if model is None else Decider(load(str(model), threads=1))
+    shares = RANDOM_ACTION_SHARES if decider is None else EXPERT_ANSWER_SHARES
     rows: list[dict[str, np.ndarray]] = []
     arrived = 0
     context = open_gl(renderer)
     for number in range(count):
         rng = np.random.default_rng((seed, number, 0xF0E5))
         room = make_furnished(2**31 + seed * 1000 + number)
+        if rng.random() < ELSEWHERE_SHARE:
+            room = replace(room, start=sample_pose(room, rng))
         scene, shadows = Scene(room), bool(rng.random() < 0.7)
         if context is not None and (renderer == "egl" or rng.random() < 0.75):
             painter = Camera(scene, "egl", 2 * VIEW_PX, shadows, context)
         else:
             painter = Camera(scene, "rays", VIEW_PX, shadows)
-        with _Eyes(room, painter, Camera(scene, "rays", SEGMENTED_PX, shadows)) as eyes:
-            arrived += _drive(eyes, decider, rng, rows)
+        share = float(rng.choice(shares))
+        with Driver(room, painter, rng, decider, RoomExpert(room), share) as driver:
+            mission = RoomMission(room, driver, ROOM_ROBOT, ROOM_LESSON_S, SCAN_CYCLES)
+            arrived += mission.run().arrived
+            rows += driver.rows
     if context is not None:
         context.close()
     arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     np.savez(path, arrived=np.array([arrived, count]), **arrays)  # type: ignore[arg-type]
-
-
-def _drive(
-    eyes: _Eyes,
-    decider: _Decider | None,
-    rng: np.random.Generator,
-    rows: list[dict[str, np.ndarray]],
-) -> bool:
-    """Drive to the target of a room, and append what is seen; returns whether it was reached."""
-    room, limits = eyes.room, MissionSettings()
-    expert = RoomExpert(room)
-    pose = sample_pose(room, rng) if rng.random() < ELSEWHERE_SHARE else room.start
-    shares = RANDOM_ACTION_SHARES if decider is None else EXPERT_ANSWER_SHARES
-    share = float(rng.choice(shares))
-    blocked = searched = 0
-    for _ in range(MOST_ROOM_FRAMES):
-        row, clear = eyes.look(pose, expert, rng)
-        right = ACTIONS[int(row["actions"])]
-        if clear:
-            rows.append(row)
-        if decider is None:
-            taken = right
-            if right != "stop" and rng.random() < share:
-                taken = str(rng.choice(_RANDOM))
-        elif rng.random() < share:
-            taken = right
-        else:
-            taken = decider.action(row["images"], room.instruction, _words_of(row["spaces"]))
-        if taken in ("stop", ""):
-            return taken == "stop" and thing_in_front(room, pose) == room.target
-        pose, arrived = carried_out(expert, pose, room.target, taken, rng)
-        blocked = 0 if arrived else blocked + 1
-        searched = searched + 1 if taken == "search" else 0
-        if blocked >= limits.blocked_after or searched >= limits.search_frames:
-            break
-    return False
 
 
 def make_room_views(
