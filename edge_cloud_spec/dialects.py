@@ -148,9 +148,8 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
 
 def _wrong_telling(dialect: Dialect) -> Iterator[str]:
     """What is wrong with how the free space is told, and the thing found that was seen."""
-    places, tells = set(re.findall(r"\{.*?\}", dialect.free_space)), dialect.tells_free_space
+    places = set(re.findall(r"\{.*?\}", dialect.free_space))
     groups = ", ".join(f"(?P<{name}>...)" for name in SEEN_GROUPS)
-    found: Mapping[str, int] = {}
     try:
         found = re.compile(dialect.seen).groupindex
     except (re.error, OverflowError, RecursionError) as error:
@@ -162,7 +161,7 @@ def _wrong_telling(dialect: Dialect) -> Iterator[str]:
         yield f"seen needs the groups {groups}"
     elif (SEEN_PLACE in places) != bool(dialect.seen):
         yield f"seen finds what {SEEN_PLACE} in free_space tells: give both, or none"
-    elif not tells and dialect.free_space != WAYS_PLACE:
+    elif not dialect.tells_free_space and dialect.free_space != WAYS_PLACE:
         yield f"free_space is told at {FREE_SPACE_PLACE} of user_text, which has none"
 
 

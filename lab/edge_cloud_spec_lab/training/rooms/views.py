@@ -149,9 +149,9 @@ class Driver(ExitStack):
         super().__init__()
         self.room, self.rows = room, list[dict[str, np.ndarray]]()
         self._rng, self._decider, self._share, self._expert = rng, decider, share, expert
-        self._painter, scene = self.enter_context(painter), Scene(room)
-        self._measurer = self.enter_context(Camera(scene, "rays", SEGMENTED_PX, shadows=False))
-        self._world = World(scene)
+        self._painter = self.enter_context(painter)
+        measurer = Camera(painter.scene, "rays", SEGMENTED_PX, shadows=False)
+        self._measurer, self._world = self.enter_context(measurer), World(painter.scene)
         self._memory = MissionMemory()
 
     def __call__(self, pose: Pose) -> str:
