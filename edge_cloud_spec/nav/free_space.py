@@ -28,6 +28,7 @@ from .status import WAYS
 
 FREE_FROM_M = 2.0  # m; a way of so much and more is free: one action goes less far
 STEP_M = 0.1  # m; words name full steps
+FINE_STEPS = 6  # from which on ``words_around`` names every other one
 AROUND_DEG = (*range(-120, 121, 15), 180)
 """Bearings, to the left positive, of ``FreeSpace.around``."""
 DIRECTIONS_LOOKED = 720  # to which the nearest point counts
@@ -98,9 +99,11 @@ class FreeSpace:
 
     @property
     def words_around(self) -> str:
-        """The metres of ``around`` in one row, at most 2.0; 0.0 where nothing is seen."""
+        """The decimetres of ``around`` in one row, at most 20, from 6 on the even ones: a token
+        each, in most vocabularies; 0 where nothing is seen."""
         known = (0.0 if math.isnan(metres) else metres for metres in self.around)
-        return " ".join(f"{_steps(metres) * STEP_M:.1f}" for metres in known) or NOT_SEEN
+        steps = (_steps(metres) for metres in known)
+        return " ".join(str(n if n < FINE_STEPS else n - n % 2) for n in steps) or NOT_SEEN
 
     @property
     def words_seen(self) -> str:

@@ -32,7 +32,7 @@ from ..sim.scene import Scene
 from ..sim.view import VIEW_PX
 from ..sim.ways import Ways
 from ..training.flats.expert import steer, turn_by
-from ..training.rooms.views import ROOM_ROBOT, Decider, Driver
+from ..training.rooms.driver import ROOM_ROBOT, Decider, Driver
 from .command import Options, Row
 from .options import missions_by_player
 
@@ -127,8 +127,9 @@ def work(job: tuple[str, bool, int, Path | None, int]) -> RoomResult:
         settings = replace(ROOM_ROBOT, around=around, drive=CONTINUOUS)
         return RoomMission(room, ROOM_PLAYERS[player](room), settings).run()
     assert target is not None
-    painter = Camera(Scene(room), "rays", VIEW_PX)
-    with Driver(room, painter, np.random.default_rng(seed), decider(target)) as driver:
+    scene = Scene(room)
+    painter = Camera(scene, "rays", VIEW_PX)
+    with Driver(room, scene, np.random.default_rng(seed), painter, decider(target)) as driver:
         return RoomMission(room, driver, replace(ROOM_ROBOT, around=around)).run()
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import PreTrainedTokenizerFast
 
 from edge_cloud_spec.nav.answer import ORDERS
 
@@ -78,16 +79,18 @@ def conversation(
     instruction: str,
     encoder: QuestionEncoder,
     first: float = 1.0,
+    pictured: bool = True,
 ) -> ConversationRow:
     """A picture and its answer in turn, as the chat template writes them; as many as
     MAX_CONVERSATION_TOKENS holds.
 
-    ``first``: what the first answer is worth.
+    ``first``: what the first answer is worth. Without ``pictured``, the words alone.
     """
     row = ConversationRow()
     for number, answer in enumerate(answers):
         before = len(row.ids)
-        row.image(number, encoder.prefix)
+        if pictured:
+            row.image(number, encoder.prefix)
         if not number:
             row.text([*encoder.ids(f"{instruction}\n"), *encoder.ids(order)])
         row.text([encoder.start])
@@ -120,7 +123,7 @@ class ConversationBatch:
     ) -> ConversationBatch:
         """Of rows and their pictures, each [T, 64, K, H], on the pictures' device."""
         length = max(len(row.ids) for row in rows)
-        turns, device = max(map(len, pictures)), pictures[0].device
+        turns, device = max(1, *map(len, pictures)), pictures[0].device
         ids = np.full((len(rows), length), pad)
         targets = ids.copy()
         weights = np.zeros(ids.shape, np.float32)
@@ -149,13 +152,16 @@ class ConversationBatch:
 class Taught:
     """What a model learns from: conversations of episodes, and questions about views.
 
-    ``viewed``: the views' encoded pictures, float16 [N, 64, K, H].
+    ``viewed``: the views' encoded pictures, float16 [N, 64, K, H]; ``tokenizer``: of a model that
+    keeps its own.
     """
 
-    def __init__(self, views: Views, viewed: Tensor) -> None:
+    def __init__(
+        self, views: Views, viewed: Tensor, tokenizer: PreTrainedTokenizerFast | None = None
+    ) -> None:
         self.views, self.viewed = views, viewed
         self.episodes: list[tuple[Episode, Tensor]] = []
-        self.encoder = QuestionEncoder(build_tokenizer())
+        self.encoder = QuestionEncoder(tokenizer or build_tokenizer())
 
     def add(self, episodes: Sequence[Episode], seen: Tensor) -> None:
         """Learn from these, too; ``seen``: their encoded pictures, float16 [N, 64, K, H]."""
@@ -182,15 +188,18 @@ class Taught:
         return ConversationBatch.of(rows, pictures, self.encoder.pad)
 
     def questions(self, count: int, rng: np.random.Generator) -> ConversationBatch:
-        """So many single frames, as the pair was trained on."""
-        rows, pictures = [], []
-        for index in rng.choice(len(self.views), count):
-            things, order = self.views.things(index), ORDERS[rng.integers(2)]
-            name = draw_names(things, 2, rng)[rng.integers(2)]
-            answer = pieces(things, name, order)
-            rows.append(conversation([answer], order, draw_instruction(name, rng), self.encoder))
-            pictures.append(self.viewed[index : index + 1])
+        """So many of ``question``."""
+        rows, pictures = zip(*(self.question(rng) for _ in range(count)), strict=True)
         return ConversationBatch.of(rows, pictures, self.encoder.pad)
+
+    def question(self, rng: np.random.Generator) -> tuple[ConversationRow, Tensor]:
+        """One about a single frame, as the pair was trained on."""
+        index = int(rng.integers(len(self.views)))
+        things, order = self.views.things(index), ORDERS[rng.integers(2)]
+        name = draw_names(things, 2, rng)[rng.integers(2)]
+        answer = pieces(things, name, order)
+        row = conversation([answer], order, draw_instruction(name, rng), self.encoder)
+        return row, self.viewed[index : index + 1]
 
 
 @dataclass(frozen=True)

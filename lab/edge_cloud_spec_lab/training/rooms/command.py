@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,21 +12,30 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.nav.answer import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS, REASON_FIRST
 from edge_cloud_spec.share import path_of
 
 from ...rows import Options, add_options
-from ..flats.conversations import ConversationBatch, Taught, Tuner, TuningPlan, conversation
+from ..flats.conversations import (
+    ConversationBatch,
+    ConversationRow,
+    Taught,
+    Tuner,
+    TuningPlan,
+    conversation,
+)
 from ..tiny.architecture import TARGET
-from ..tiny.data import draw_instruction, make_views
-from ..tiny.language import pieces
-from .views import RoomViews, make_room_views
+from ..tiny.data import Views, draw_instruction, make_views
+from ..tiny.language import pieces, reason_of, visible
+from .views import RoomViews, make_room_views, make_told_views
 
 WEIGHTS = "model.safetensors"
-PLAIN_SHARE = 0.25  # of what a step learns: views of rooms whose way is clear
+PICTURED_SHARE = 0.25  # of what a step learns has a picture
+PLAIN_SHARE = 0.5  # of that, of rooms whose way is clear
 UNTOLD_SHARE = 0.2  # of the rest: it is not told what a lidar shows, and goes straight as before
 ROOMS_PEAK_RATE = 1e-3
 
@@ -41,11 +51,12 @@ OPTIONS: Options = {
         "help": "folder of views, state and target; run again to go on (%(default)s)",
     },
     "--minutes": {"type": float, "default": 120.0, "help": "of tuning"},
-    "--rooms": {"type": int, "default": 300, "help": "missions of the expert"},
+    "--rooms": {"type": int, "default": 300, "help": "of which the expert's pictures are taken"},
+    "--told": {"type": int, "default": 400, "help": "furnished rooms that need no picture"},
     "--views": {"type": int, "default": 4000, "help": "of plain rooms, to keep what it sees"},
-    "--rounds": {"type": int, "default": 10, "help": "times that the target drives itself"},
-    "--rollouts": {"type": int, "default": 60, "help": "missions that it drives each time"},
-    "--batch": {"type": int, "default": 16, "help": "views a step (a GPU: 256)"},
+    "--rounds": {"type": int, "default": 8, "help": "times that the target drives itself"},
+    "--rollouts": {"type": int, "default": 40, "help": "rooms that it drives in each time"},
+    "--batch": {"type": int, "default": 32, "help": "answers a step (a GPU: 512)"},
     "--device": {"default": "cpu", "help": "of torch, as cuda (%(default)s)"},
     "--dtype": {
         "choices": ("float32", "bfloat16"),
@@ -62,8 +73,8 @@ add_train_arguments = partial(add_options, options=OPTIONS)
 
 def run_train(args: argparse.Namespace) -> int:
     """Run the command; returns 0 on success. UserError: an invalid option."""
-    if min(args.threads, args.rooms, args.views, args.rollouts) < 1 or args.batch < 2:
-        raise UserError("--threads, --rooms, --views and --rollouts are 1 or more, --batch 2")
+    if min(args.threads, args.rooms, args.told, args.views, args.rollouts) < 1 or args.batch < 2:
+        raise UserError("--threads, --rooms, --told, --views, --rollouts are 1 or more, --batch 2")
     if min(args.seed, args.rounds) < 0 or not args.minutes > 0:
         raise UserError("--minutes is above 0, --seed and --rounds are 0 or more")
     base = args.pair / "target"
@@ -75,11 +86,11 @@ def run_train(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out {args.out} cannot be made: {error.strerror}") from None
     torch.set_num_threads(args.threads)
-    plain = max(1, round(args.batch * PLAIN_SHARE))
+    pictured = max(1, round(args.batch * PICTURED_SHARE))
     plan = TuningPlan(
         args.minutes,
-        args.batch - plain,
-        plain,
+        args.batch - pictured,
+        pictured,
         ROOMS_PEAK_RATE,
         args.seed,
         args.device,
@@ -89,48 +100,72 @@ def run_train(args: argparse.Namespace) -> int:
     tuner = Tuner(TARGET, base, folder, plan)
     # no seed of train tiny, which those that it is measured on may follow
     views = make_views(args.out / "views", args.seed + 500, args.views, "mixed", args.threads)
-    lessons = RoomLessons(views, tuner.encode(list(views.images)))
-    lessons.learn(make_room_views(rendered, args.seed, args.rooms, args.threads), tuner)
+    lessons = RoomLessons(
+        views, tuner.encode(list(views.images)), AutoTokenizer.from_pretrained(base)
+    )
+    lessons.look(make_room_views(rendered, args.seed, args.rooms, args.threads), tuner)
+    lessons.told.append(make_told_views(rendered, args.seed, args.told, args.threads))
     for number in range(1, args.rounds + 1):
         tuner.run(lessons, number / (args.rounds + 1))
         save_target(tuner, base, folder)
         seed = args.seed + 100 * number
-        driven = make_room_views(rendered, seed, args.rollouts, args.threads, folder)
-        lessons.learn(driven, tuner)
+        lessons.told.append(make_told_views(rendered, seed, args.rollouts, args.threads, folder))
     tuner.run(lessons)
     save_target(tuner, base, folder)
     return 0
 
 
 class RoomLessons(Taught):
-    """What the target learns from: views of furnished rooms, in which it goes around what is in the
-    way where it is told the free space, and questions about plain ones."""
+    """What the target learns from: to go around what is in the way, by what is told and the right
+    reason; the same in furnished rooms that it sees, where it goes straight if nothing is told; and
+    questions about plain rooms.
 
-    rooms: tuple[RoomViews, ...] = ()
-    seen: tuple[tuple[Tensor, Tensor], ...] = ()
+    ``told``: of furnished rooms, without pictures; ``rooms``: with pictures, and ``seen``: those
+    encoded, and mirrored.
+    """
 
-    def learn(self, rooms: RoomViews, tuner: Tuner) -> None:
-        """Learn from these, too, and from their mirrored pictures."""
+    rooms: RoomViews
+    seen: tuple[Tensor, Tensor]
+
+    def __init__(self, views: Views, viewed: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
+        super().__init__(views, viewed, tokenizer)
+        self.told: list[RoomViews] = []
+
+    def look(self, rooms: RoomViews, tuner: Tuner) -> None:
+        """Learn from these pictures, too."""
         images = rooms.images
-        seen = (tuner.encode(list(images)), tuner.encode(list(images[:, :, ::-1])))
-        self.rooms, self.seen = (*self.rooms, rooms), (*self.seen, seen)
+        self.rooms = rooms
+        self.seen = tuner.encode(list(images)), tuner.encode(list(images[:, :, ::-1]))
 
     def conversations(self, count: int, rng: np.random.Generator) -> ConversationBatch:
-        """So many, of one turn each."""
-        sizes = np.array([len(rooms) for rooms in self.rooms])
-        rows, pictures = [], []
+        """So many answers without a picture, of which the action is learned."""
+        sizes = np.array([len(views) for views in self.told])
+        rows = []
         for part in rng.choice(len(sizes), count, p=sizes / sizes.sum()):
-            rooms, mirrored = self.rooms[part], int(rng.integers(2))
-            index, order = int(rng.integers(len(rooms))), ORDERS[rng.integers(2)]
-            name, things = rooms.target(index), rooms.things(index, bool(mirrored))
-            asked, action = draw_instruction(name, rng), ""
-            if rng.random() >= UNTOLD_SHARE:
-                asked += f"\n{rooms.told(index, bool(mirrored))}"
-                action = rooms.action(index, bool(mirrored), rng)
-            answer = pieces(things, name, order, action)
-            rows.append(conversation([answer], order, asked, self.encoder))
-            pictures.append(self.seen[part][mirrored][index : index + 1])
-        return ConversationBatch.of(rows, pictures, self.encoder.pad)
+            views, mirrored = self.told[part], bool(rng.integers(2))
+            index = int(rng.integers(len(views)))
+            name, things = views.target(index), views.things(index, mirrored)
+            answer = pieces(things, name, REASON_FIRST, views.action(index, mirrored, rng))
+            given = 1 + len(reason_of(visible(things), name))
+            answer[:given] = [replace(piece, weight=0.0) for piece in answer[:given]]
+            asked = f"{draw_instruction(name, rng)}\n{views.told(index, mirrored)}"
+            row = conversation([answer], REASON_FIRST, asked, self.encoder, pictured=False)
+            rows.append(row)
+        return ConversationBatch.of(rows, [self.viewed[:0]] * count, self.encoder.pad)
+
+    def question(self, rng: np.random.Generator) -> tuple[ConversationRow, Tensor]:
+        """About a picture of a plain or a furnished room."""
+        if rng.random() < PLAIN_SHARE:
+            return super().question(rng)
+        index, mirrored = int(rng.integers(len(self.rooms))), int(rng.integers(2))
+        name, things = self.rooms.target(index), self.rooms.things(index, bool(mirrored))
+        asked, action, order = draw_instruction(name, rng), "", ORDERS[rng.integers(2)]
+        if rng.random() >= UNTOLD_SHARE:
+            asked += f"\n{self.rooms.told(index, bool(mirrored))}"
+            action = self.rooms.action(index, bool(mirrored), rng)
+        answer = pieces(things, name, order, action)
+        row = conversation([answer], order, asked, self.encoder)
+        return row, self.seen[mirrored][index : index + 1]
 
 
 def save_target(tuner: Tuner, base: Path, folder: Path) -> None:

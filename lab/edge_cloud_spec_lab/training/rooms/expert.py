@@ -114,6 +114,10 @@ class RoomExpert:
             found[chosen] = best
         return found
 
+    def gets_there(self, pose: Pose, name: str) -> bool:
+        """Whether there is a way to the thing of this name."""
+        return self._plan(name).at(pose) < NEVER / 2
+
     def _plan(self, name: str) -> _Plan:
         if name not in self._plans:
             self._plans[name] = _Plan(self.room, self.room.thing(name))
@@ -220,7 +224,7 @@ class _Plan:
 
     # At a pose
 
-    def _at(self, pose: Pose) -> float:
+    def at(self, pose: Pose) -> float:
         """Decisions that it takes from a pose: a mean of those of the grid around it."""
         w, d = self.ways.gap.shape
         x = (pose.x + w * CELL / 2) / CELL - 0.5
@@ -260,7 +264,7 @@ class _Plan:
             if way:
                 gap = np.array(self.ways.gap_at(end.x, end.y))
                 cost += TIGHT_COST * float(_lacks(gap, ROOMY_M))
-            cost += self._at(end) + UNSEEN_COST * (self.aside(end) > IN_VIEW_DEG)
+            cost += self.at(end) + UNSEEN_COST * (self.aside(end) > IN_VIEW_DEG)
             found[ACTIONS.index(action)] = cost
         return found
 
