@@ -106,7 +106,7 @@ def test_around_is_how_far_it_goes_once_it_faces_there(seed: int) -> None:
     random = Random(seed)
     things = [thing for thing in about(random) if math.hypot(*thing) > BODY.reach + 0.05]
     space = space_of(scan_of(things))
-    said = [float(word) for word in space.words_around.split()]
+    said = [int(word) for word in space.words_around.split()]
     assert len(said) == len(AROUND_DEG) == len(space.around)
     for degrees, words in zip(AROUND_DEG, said, strict=True):
         nudged = [
@@ -114,14 +114,21 @@ def test_around_is_how_far_it_goes_once_it_faces_there(seed: int) -> None:
             for dx in (-0.02, 0.0, 0.02)
             for dy in (-0.02, 0.0, 0.02)
         ]
-        assert min(nudged) - 0.11 <= words <= max(nudged) + 0.01, (degrees, words, things)
+        assert decimetres(min(nudged) - 0.01) <= words, (degrees, words, things)
+        assert words <= decimetres(max(nudged) + 0.01), (degrees, words, things)
+
+
+def decimetres(metres: float) -> int:
+    """As ``around`` says them, from 6 on the even ones."""
+    steps = math.floor(10 * metres + 1e-6)
+    return steps if steps < 6 else steps - steps % 2
 
 
 def test_what_is_not_seen_around_is_never_free() -> None:
     cloud = ObstacleSettings(points="points")
     said = dict(zip(AROUND_DEG, of_cloud(floor(-35, 95), cloud).words_around.split(), strict=True))
-    assert all(said[degrees] == "2.0" for degrees in (0, 15, 30, 45, 60))
-    assert all(said[degrees] == "0.0" for degrees in (-120, -90, -45, -30, 90, 120, 180))
+    assert all(said[degrees] == "20" for degrees in (0, 15, 30, 45, 60))
+    assert all(said[degrees] == "0" for degrees in (-120, -90, -45, -30, 90, 120, 180))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -150,10 +157,12 @@ def test_without_odometry_nothing_is_told_of_places() -> None:
 
 
 def test_a_dialect_says_what_it_wants_of_the_free_space() -> None:
-    space = FreeSpace(0.8, math.inf, around=(0.31, math.nan), seen=(-0.5, 2.34), tried=("a", "b"))
+    space = FreeSpace(
+        0.8, math.inf, around=(0.31, math.nan, 0.71), seen=(-0.5, 2.34), tried=("a", "b")
+    )
     assert space.say("{ways}") == space.words
     said = space.say("free {around}; seen {seen}; not {tried}")
-    assert said == "free 0.3 0.0; seen right 29 2.3; not a, b"
+    assert said == "free 3 0 6; seen right 29 2.3; not a, b"
     assert FreeSpace().say("{around}; {seen}; {tried}") == "not seen; not seen; nothing"
 
 
@@ -242,7 +251,7 @@ def test_what_a_message_says_is_read_back() -> None:
     assert (read.words, read.at, read.base_clock) == (space.words, 7_500_000_000, -3.0)
     assert read.words == "ahead 0.8 m, left free, right blocked, behind not seen"
     assert (read.front, read.seen, read.tried) == (space.front, space.seen, space.tried)
-    assert read.words_around == space.words_around == "0.5 0.0 2.0" + 15 * " 0.7"
+    assert read.words_around == space.words_around == "5 0 20" + 15 * " 6"
     unknown = SimpleNamespace(header=message.header, **FreeSpace().fields)
     assert FreeSpace.read(unknown).base_clock is None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing.dummy
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,13 +34,14 @@ from edge_cloud_spec_lab.sim.view import visible_things
 from edge_cloud_spec_lab.sim.world import World
 from edge_cloud_spec_lab.training import rendered
 from edge_cloud_spec_lab.training.flats.conversations import ConversationRow
-from edge_cloud_spec_lab.training.rooms import command, views
+from edge_cloud_spec_lab.training.rooms import command, driver, views
+from edge_cloud_spec_lab.training.rooms.driver import ROOM_ROBOT, Decider, Driver, Look, moved
 from edge_cloud_spec_lab.training.rooms.expert import ACTIONS, GOALS, Reach, RoomExpert
 from edge_cloud_spec_lab.training.rooms.views import (
-    ROOM_ROBOT,
-    Driver,
     RoomViews,
     make_room_views,
+    make_told_views,
+    rows_of,
 )
 from edge_cloud_spec_lab.training.tiny.data import QuestionEncoder
 from edge_cloud_spec_lab.training.tiny.evaluation import MAX_ANSWER_TOKENS, greedy_answers
@@ -53,9 +56,8 @@ def arrives(room: Room, *, by_expert: bool) -> bool:
     way changes; the navigator carries them out."""
     if not by_expert:
         return RoomMission(room, straight(room), ROOM_ROBOT, 60.0, 3).run().arrived
-    painter, rng = Camera(Scene(room), "rays", 32), np.random.default_rng(room.seed)
-    with Driver(room, painter, rng, expert=RoomExpert(room)) as driver:
-        return RoomMission(room, driver, ROOM_ROBOT, 60.0, 3).run().arrived
+    with Driver(room, Scene(room), np.random.default_rng(0), expert=RoomExpert(room)) as expert:
+        return RoomMission(room, expert, ROOM_ROBOT, 60.0, 3).run().arrived
 
 
 def test_the_expert_arrives_where_straight_on_something_is_in_the_way() -> None:
@@ -128,24 +130,31 @@ def test_how_far_it_gets_is_how_far_the_navigator_goes() -> None:
 
 
 @pytest.fixture(scope="module")
-def driven(tmp_path_factory: pytest.TempPathFactory) -> RoomViews:
-    """What the drafter saw on its way through a room or two."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[RoomViews, RoomViews]:
+    """Pictures of an expert's ways through two rooms, and what a model met with in one, that was
+    taught nothing of it."""
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rendered, "multiprocessing", here)
         patched.setattr(views, "ROOM_LESSON_S", 15.0)
-        folder = tmp_path_factory.mktemp("driven")
-        return make_room_views(folder, 3, 2, 1, EMBEDDED / "drafter")
+        patched.setattr(driver, "MOST_ACTIONS", 6)
+        folder = tmp_path_factory.mktemp("views")
+        target = EMBEDDED / "target"
+        return make_room_views(folder, 3, 2, 1), make_told_views(folder, 3, 1, 1, target)
 
 
-def test_what_a_view_teaches_is_the_action_and_what_is_done_first(driven: RoomViews) -> None:
+@pytest.mark.parametrize("pictured", [False, True])
+def test_what_a_view_teaches_is_the_action_and_what_is_done_first(
+    pictured: bool, made: tuple[RoomViews, RoomViews]
+) -> None:
     encoder, around = QuestionEncoder(build_tokenizer()), 0
-    assert len(driven) >= 6
-    for index in range(len(driven)):
+    seen = made[0] if pictured else made[1]
+    assert len(seen) >= 6 and bool(seen.images.size) == pictured
+    for index in range(len(seen)):
         for mirrored in (False, True):
-            name = driven.target(index)
-            action = driven.action(index, mirrored, np.random.default_rng(index))
-            things = driven.things(index, mirrored)
+            name = seen.target(index)
+            action = seen.action(index, mirrored, np.random.default_rng(index))
+            things = seen.things(index, mirrored)
             text = "".join(piece.text for piece in pieces(things, name, ORDERS[0], action))
             assert str(action_of(text)) == action
             straight = best_action(visible(things).get(name))
@@ -175,7 +184,7 @@ def one_view(action: str) -> RoomViews:
 
 
 def test_a_mirrored_view_has_what_is_told_of_the_other_side() -> None:
-    view, metres = one_view("stop"), [f"{n / 10:.1f}" for n in range(18)]
+    view, metres = one_view("stop"), [str(n if n < 6 else n - n % 2) for n in range(18)]
     assert view.told(0, False) == (
         f"free {' '.join(metres)}; seen left 29 2.0; not turn left small, search"
     )
@@ -197,13 +206,35 @@ def test_a_mirrored_view_teaches_the_mirrored_action(action: str) -> None:
 def test_what_was_tried_costs_more_and_is_told(tmp_path: Path) -> None:
     """A robot that cannot move is asked again and again where it stands."""
     room = make_furnished(0)
-    painter, rng = Camera(Scene(room), "rays", 32), np.random.default_rng(0)
-    with Driver(room, painter, rng, expert=RoomExpert(room)) as driver:
-        taken = [driver(room.start) for _ in range(8)]
-        rows = driver.rows
+    with Driver(room, Scene(room), np.random.default_rng(0), expert=RoomExpert(room)) as expert:
+        taken = [expert(room.start) for _ in range(8)]
+        rows = rows_of(expert)
     assert len(set(taken)) > 1, "it never tries anything else"
     told = [[ACTIONS[k] for k in row["tried"] if k >= 0] for row in rows]
     assert told == [taken[max(0, n - MOST_TRIED) : n] for n in range(8)]
+
+
+def test_a_drive_without_a_navigator_goes_as_far_as_one_would_let_it() -> None:
+    reach, rng, start = Reach(0.5, 0.1, 0.4, 0.2), np.random.default_rng(0), Pose(1.0, 2.0, 0.0)
+    ends = [moved(start, "move forward large", reach, rng) for _ in range(200)]
+    assert np.mean([end.x for end in ends]) == pytest.approx(1.5, abs=0.01)
+    assert len({end.yaw for end in ends}) == 200
+    turns = [moved(start, "turn left large", reach, rng).yaw for _ in range(200)]
+    assert np.mean(turns) == pytest.approx(0.4, abs=0.02)
+    assert moved(start, "", reach, rng) == moved(start, "stop", reach, rng) == start
+
+
+def test_a_model_goes_on_from_the_right_reason_alone_as_with_others() -> None:
+    decider, rooms = Decider(load(EMBEDDED / "target", threads=1)), map(make_furnished, ROOMS[:3])
+    looks: list[tuple[Look, Room]] = []
+    for room in rooms:
+        with Driver(room, Scene(room), np.random.default_rng(0), expert=RoomExpert(room)) as one:
+            looks += [(one.look(room.start), room), (one.look(replace(room.start, yaw=2.0)), room)]
+    together = decider.completed(*map(list, zip(*looks, strict=True)))
+    alone = [decider.completed([look], [room])[0] for look, room in looks]
+    assert together == alone
+    for (look, room), text in zip(looks, together, strict=True):
+        assert text.startswith(look.reason(room.target)) and text.endswith(";")
 
 
 def test_what_is_told_in_training_is_what_a_navigator_with_a_lidar_tells() -> None:
@@ -218,21 +249,40 @@ def test_what_is_told_in_training_is_what_a_navigator_with_a_lidar_tells() -> No
         assert shown.front == space.front is not None
 
 
+@pytest.fixture
+def lessons(made: tuple[RoomViews, RoomViews]) -> command.RoomLessons:
+    found = command.RoomLessons(made[0], torch.zeros(len(made[0]), 64, 3, 1), build_tokenizer())
+    found.rooms, found.seen = made[0], (found.viewed, found.viewed)
+    found.told.append(made[1])
+    return found
+
+
 @pytest.mark.parametrize("told", [False, True])
 def test_it_learns_to_go_around_where_the_free_space_is_told_and_else_straight(
-    told: bool, driven: RoomViews, monkeypatch: pytest.MonkeyPatch
+    told: bool, lessons: command.RoomLessons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "UNTOLD_SHARE", 0.0 if told else 1.0)
-    lessons = command.RoomLessons(driven, torch.zeros(0))
-    pictures = torch.zeros(len(driven), 64, 3, 1)
-    lessons.rooms, lessons.seen = (driven,), ((pictures, pictures),)
+    monkeypatch.setattr(command, "PLAIN_SHARE", 0.0)
+    rng = np.random.default_rng(0)
+    texts = [build_tokenizer().decode(lessons.question(rng)[0].ids) for _ in range(60)]
+    assert all(text.split("\n")[1].startswith("free ") == told for text in texts)
+    assert any(", first " in text for text in texts) == told
+
+
+def test_without_a_picture_it_learns_the_action_and_is_given_the_reason(
+    lessons: command.RoomLessons, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows: list[ConversationRow] = []
     keep = SimpleNamespace(of=lambda some, *_: rows.extend(some))
     monkeypatch.setattr(command, "ConversationBatch", keep)
-    lessons.conversations(60, np.random.default_rng(0))
-    texts = [build_tokenizer().decode(row.ids) for row in rows]
-    assert all(text.split("\n")[1].startswith("free ") == told for text in texts)
-    assert any(", first " in text for text in texts) == told
+    lessons.conversations(40, np.random.default_rng(0))
+    decode = build_tokenizer().decode
+    for row in rows:
+        asked, free, answer = decode(row.ids).split("\n")
+        assert free.startswith("free ") and set(row.visual) == {-1} and asked
+        learned = decode([i for i, weight in zip(row.ids, row.weights, strict=True) if weight])
+        assert re.fullmatch(r"(, first \w+)?; action: [a-z ]+;<.im_end.>", learned), learned
+        assert answer.endswith(learned)
 
 
 def test_a_tuned_target_loads_and_a_second_run_goes_on(
@@ -241,7 +291,9 @@ def test_a_tuned_target_loads_and_a_second_run_goes_on(
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
     monkeypatch.setattr(rendered, "multiprocessing", here)
     monkeypatch.setattr(views, "ROOM_LESSON_S", 6.0)
-    few = ("--rooms", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "2")
+    monkeypatch.setattr(driver, "MOST_ACTIONS", 3)
+    few = ("--rooms", "1", "--told", "1", "--rollouts", "1", "--rounds", "1", "--views", "4")
+    few = (*few, "--batch", "2")
     steps, minutes = 0, 0.001
     for _ in range(2):
         options = ("train", "rooms", "--minutes", str(minutes), "--out", str(tmp_path), *few)
