@@ -15,8 +15,8 @@ from typing import Any
 from ..dialects import load_dialect
 from ..edge.decode_options import DecodeOptions
 from ..errors import refuse
-from ..models import EMBEDDED, FLATS, OPENAI
-from ..nav.answer import CLAUSES_FORM, ORDERS
+from ..models import EMBEDDED, FLATS, OPENAI, ROOMS
+from ..nav.answer import CLAUSES_FORM, REASON_FIRST
 from ..nav.footprint import SOURCES
 from ..nav.history import MOST_TURNS
 from ..nav.settings import CONTINUOUS, DRIVE_CHOICES, STOP_AND_GO
@@ -37,6 +37,28 @@ GO2 = "go2"  # the base that walks, of the simulator
 FURNISHED = "furnished"  # the world with things in the way, of the simulator
 FLAT = "flat"  # the world of several rooms, of the simulator
 FLAT_FRAMES = 8  # that the pair of flats was taught to remember
+
+
+@dataclass(frozen=True)
+class TaughtPair:
+    """A target and a drafter that were taught a world of the simulator, on pictures of a robot that
+    stands; the frames that they remember, and the dialect."""
+
+    name: str
+    target: Path
+    drafter: Path
+    history: int = 0
+    dialect: str = ""
+
+
+TAUGHT_PAIRS = {
+    FLAT: TaughtPair("the pair of flats", FLATS / "target", FLATS / "drafter", FLAT_FRAMES),
+    FURNISHED: TaughtPair(
+        "the target of furnished rooms", ROOMS / "target", EMBEDDED / "drafter", dialect="around"
+    ),
+}
+"""Of each world that the embedded pair was not taught."""
+
 CAMERA_TOPIC = "camera/image_raw"
 GRAPH_NODES = (  # those that a parameter file may name
     "drafter",
@@ -218,23 +240,25 @@ class GraphSettings:
         return self.preset or self._in_file("drafter", "preset", "auto")
 
     @property
-    def flats_pair_decides(self) -> bool:
-        """Whether models are started here for a flat, and none is chosen."""
+    def taught_pair(self) -> TaughtPair | None:
+        """The pair that decides in this world, where models are started here and none is chosen."""
         models = self.target or self.drafter or self._in_file("drafter", "model.path", "")
-        return self.simulated and self.world == FLAT and self.starts_verifier and not models
+        here = self.simulated and self.starts_verifier and not models
+        return TAUGHT_PAIRS.get(self.world) if here else None
 
     @property
     def dialect_name(self) -> str:
         """The dialect of drafter and verifier; empty: the default."""
-        return self.dialect or self._in_file("drafter", "dialect", "")
+        given = self.dialect or self._in_file("drafter", "dialect", "")
+        return given or (self.taught_pair.dialect if self.taught_pair else "")
 
     @property
     def driving(self) -> tuple[str, str]:
         """The navigator's ``drive``, and why; driving on needs a known age of pictures."""
         if given := self.drive or self._in_file("navigator", "drive", ""):
             return given, "as it was given"
-        if self.flats_pair_decides:
-            return STOP_AND_GO, "the pair of flats was trained on pictures of a robot that stands"
+        if pair := self.taught_pair:
+            return STOP_AND_GO, f"{pair.name} was trained on pictures of a robot that stands"
         if self.simulated:
             return CONTINUOUS, "the simulator's pictures are as old as their stamps say"
         if self._in_file("drafter", "camera_lag", "0") not in ("0", "0.0"):
@@ -330,10 +354,10 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     """The processes for these settings, in the order of their start."""
     driving = settings.driving[0]
     taught: dict[str, Value] = {}
-    if settings.flats_pair_decides:
-        target, drafter = (str(FLATS / name) for name in ("target", "drafter"))
-        settings = replace(settings, target=target, drafter=drafter)
-        taught = {"order": ORDERS[1], "history": FLAT_FRAMES}
+    if pair := settings.taught_pair:
+        models = {"target": str(pair.target), "drafter": str(pair.drafter)}
+        settings = replace(settings, **models, dialect=settings.dialect_name)
+        taught = {"order": REASON_FIRST} | _given({"history": pair.history})
     specs = []
     if settings.starts_verifier:
         specs.append(_verifier(settings))

@@ -12,3 +12,4 @@ OPENAI = "openai:"  # prefix of the URL of an OpenAI-compatible server
 VLLM = "vllm:"  # prefix of the URL of a vLLM server that scores drafts
 EMBEDDED = Path(__file__).parent / "pair"  # the folder of the embedded target and drafter
 FLATS = Path(__file__).parent / "flats"  # of the same, taught to remember earlier frames
+ROOMS = Path(__file__).parent / "rooms"  # of a target that was taught furnished rooms

@@ -14,7 +14,7 @@ from edge_cloud_spec.bringup.graph import LOCAL_ADDRESS, GraphSettings, NodeSpec
 from edge_cloud_spec.bringup.parameter_file import ParameterFile, full_name
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models import FLATS
+from edge_cloud_spec.models import EMBEDDED, FLATS, ROOMS
 from edge_cloud_spec.nav.history import MOST_TURNS
 from edge_cloud_spec.options import changed
 from edge_cloud_spec.pilot.settings import DrafterSettings
@@ -149,32 +149,46 @@ def test_one_dialect_is_for_all_that_ask_or_read(given: dict[str, str], tmp_path
     assert "--dialect" not in specs_of(GraphSettings())["cloud_verifier"].arguments
 
 
-def test_in_a_flat_a_pair_that_remembers_decides_where_no_models_are_given(tmp_path: Path) -> None:
-    specs = specs_of(GraphSettings(world="flat"))
+@pytest.mark.parametrize(
+    ("world", "target", "drafter", "taught"),
+    [
+        ("flat", FLATS / "target", FLATS / "drafter", {"history": 8}),
+        ("furnished", ROOMS / "target", EMBEDDED / "drafter", {"dialect": "around"}),
+    ],
+)
+def test_in_a_world_that_a_pair_was_taught_it_decides_where_no_models_are_given(
+    world: str, target: Path, drafter: Path, taught: dict[str, Any], tmp_path: Path
+) -> None:
+    specs = specs_of(GraphSettings(world=world))
     arguments = dict(pairwise(specs["cloud_verifier"].arguments))
-    assert arguments["--target"] == str(FLATS / "target")
+    assert arguments["--target"] == str(target) and target.exists()
+    assert arguments.get("--dialect") == taught.get("dialect")
     drafting = dict(specs["drafter"].parameters)
-    assert drafting["model.path"] == str(FLATS / "drafter") and drafting["order"] == "reason first"
-    assert drafting["history"] == 8
+    assert drafting["model.path"] == str(drafter) and drafting["order"] == "reason first"
+    assert {name: drafting.get(name) for name in ("history", "dialect")} == {
+        "history": None,
+        "dialect": None,
+    } | taught
     assert dict(specs["navigator"].parameters)["drive"] == "stop_and_go"
-    given = specs_of(GraphSettings(world="flat", drive="continuous", history=4))
+    given = specs_of(GraphSettings(world=world, drive="continuous", history=4, dialect="clauses"))
     assert dict(given["navigator"].parameters)["drive"] == "continuous"
-    assert dict(given["drafter"].parameters)["history"] == 4
+    drafting = dict(given["drafter"].parameters)
+    assert (drafting["history"], drafting["dialect"]) == (4, "clauses")
     own = tmp_path / "own.yaml"
     own.write_text("/**/drafter: {ros__parameters: {model: {path: bytes}}}")
     elsewhere: dict[str, Any]
     for elsewhere in (
         {"world": "room"},
-        {"sim": "false"},
+        {"sim": "false", "scan": "scan"},
         {"cloud": "cloud.lan:443"},
         {"target": "a"},
         {"drafter": "a"},
         {"parameters": str(own)},
     ):
-        specs = specs_of(GraphSettings(**{"world": "flat"} | elsewhere))
+        specs = specs_of(GraphSettings(**{"world": world} | elsewhere))
         assert "model.path" not in dict(specs["drafter"].parameters) or "drafter" in elsewhere
-        assert "order" not in dict(specs["drafter"].parameters)
-        assert "history" not in dict(specs["drafter"].parameters)
+        for name in ("order", "history", "dialect"):
+            assert name not in dict(specs["drafter"].parameters)
 
 
 NAVIGATOR = "/**/navigator: {ros__parameters: {drive: %s}}\n"
