@@ -3,7 +3,7 @@
 Random weights of a published shape, on a GPU or, with the tiny shape, anywhere: times do not depend
 on the contents of weights and caches, so nothing is loaded or prefilled. The bound is the bytes of
 weights and caches that a pass reads, over the device's bandwidth, measured in the same run. It also
-times transformers' step of one session, and early exits.
+times transformers' step of one session, early exits, and a draft head's step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 
 from edge_cloud_spec.models.cache import KeyValueCache
 from edge_cloud_spec.models.checkpoint import quiet_libraries
+from edge_cloud_spec.models.draft_head import DraftHead, head_modules
 from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import DTYPES, choose
@@ -139,12 +140,11 @@ def run(args: argparse.Namespace) -> list[Row]:
     target.take_over()
     bandwidth = _bandwidth(target)
     print(f"{bandwidth / 1e9:.0f} GB/s, transformers' step {theirs:.2f} ms", file=sys.stderr)
-    peer = {"dtype": dtype, "transformers_ms": theirs}
-    return [
-        _row(target, args, count, size, bandwidth) | peer
-        for count in args.robots
-        for size in args.nodes
+    rows = [
+        _row(target, args, count, size, bandwidth) for count in args.robots for size in args.nodes
     ]
+    peer = {"dtype": dtype, "transformers_ms": theirs, "head_ms": _head_ms(target, args)}
+    return [row | peer for row in rows]
 
 
 def _row(
@@ -197,6 +197,29 @@ def _exits(target: RandomTarget) -> Callable[[int, Any], None]:
                 exits.logits(layer + 1, hidden).argmax(-1)
 
     return on_layer
+
+
+def _head_ms(target: RandomTarget, args: argparse.Namespace) -> float:
+    """The time in which a head of the target drafts a token for one session; its caches keep rows
+    for it from now on."""
+    vlm: Any = SimpleNamespace(
+        transformer=target.transformer,
+        vocabulary=target.shape.vocabulary,
+        memory=None,
+        use_memory=lambda _: None,
+    )
+    modules = head_modules(target.transformer, str(target.device)).to(target.dtype)
+    head = DraftHead(vlm, modules.requires_grad_(False), "random")
+    cache = target.session(args.prompt).cache
+    assert cache is not None
+    hidden = torch.zeros(1, target.shape.hidden, dtype=target.dtype, device=target.device)
+
+    def draft() -> object:
+        with torch.inference_mode():
+            embedding, at = target.transformer.embed([1]), args.prompt - 1
+            return head.logits(head.rows(embedding, hidden, [at], cache, at))
+
+    return _median_ms(args.trials, draft)
 
 
 def _transformers_ms(target: RandomTarget, args: argparse.Namespace) -> float:

@@ -61,5 +61,5 @@ def test_a_bench_of_passes_runs_without_a_gpu(tmp_path: Path) -> None:
     found = rows("passes", tmp_path, *options.split())
     assert [(row["robots"], row["nodes"]) for row in found] == [(1, 1), (1, 4), (2, 1), (2, 4)]
     for row in found:
-        assert row["verify_ms"] > 0 < row["limit_ms"] and row["exits_ratio"] > 0
+        assert row["verify_ms"] > 0 < row["limit_ms"] and row["exits_ratio"] > 0 < row["head_ms"]
         assert row["transformers_ms"] > 0
