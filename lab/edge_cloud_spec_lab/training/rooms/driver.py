@@ -13,7 +13,7 @@ from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import REASON_FIRST, action_of, parse_action
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.free_space import FreeSpace
+from edge_cloud_spec.nav.free_space import MOST_TRIED, FreeSpace
 from edge_cloud_spec.nav.pose import Pose, ahead_of
 from edge_cloud_spec.nav.settings import STOP_AND_GO, NavigatorSettings
 from edge_cloud_spec.pilot.memory import MissionMemory
@@ -31,7 +31,7 @@ from ...tokens import ANSWER_TOKENS
 from ..flats.episodes import SEGMENTED_PX
 from ..tiny.evaluation import generate, greedy_answers
 from ..tiny.language import answer, askable, reason_of, visible
-from .expert import ACTIONS, GOALS, Reach, RoomExpert
+from .expert import ACTIONS, GOALS, NEVER, Reach, RoomExpert
 
 TOLD = load_dialect("around")
 """The dialect in which it is told what lidars show, and where it saw the thing."""
@@ -106,7 +106,7 @@ class Driver(ExitStack):
     ``share`` of random actions or are helped by that share of the expert's.
 
     ``painter``: of the pictures; without one there are none. ``looks``: of where the thing can be
-    asked for, each with the segmented picture.
+    asked for and there is a way to it, each with the segmented picture.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Driver(ExitStack):
         tried = [ACTIONS.index(action) for action in space.tried]
         np.add.at(costs, tried, TRIED_COST)
         look = Look(image, things, space, reach, costs)
-        if name in askable(things):
+        if name in askable(things) and costs.min() < NEVER / 2:  # else there is no way
             self.looks.append((look, segmented))
         return look
 
@@ -173,7 +173,8 @@ class Driver(ExitStack):
 
 
 def drive(drivers: Sequence[Driver], rng: np.random.Generator, decider: Decider | None) -> int:
-    """Drive them until they stop, a decision of each at a time; returns how many arrived.
+    """Drive them until they stop or are stuck, a decision of each at a time; returns how many
+    arrived.
 
     There is no navigator: each gets as far as one would let it, by what the lidar shows, with
     errors. ``decider``: decides for all in one pass; None: the expert of each.
@@ -188,7 +189,7 @@ def drive(drivers: Sequence[Driver], rng: np.random.Generator, decider: Decider 
             action, pose = driver.take(look, text), poses.pop(driver)
             if action == "stop":
                 arrived += faces(driver.room.thing(driver.room.target), pose)
-            else:
+            elif len(look.space.tried) < MOST_TRIED:
                 poses[driver] = moved(pose, action, look.reach, rng)
     return arrived
 
