@@ -25,13 +25,24 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.messages import COMPLETE, Close
 
+from ..harness.checkpoint_models import CheckpointModels
 from ..harness.toy import spec_of
 from ..harness.virtual_decode import MESSAGE_FAULTS, Conditions, Decode, Form
 from ..harness.virtual_time import Hung
 from .command import Options, Row
 from .options import check_counts
 
-COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
+COUNTS = (
+    "schedules",
+    "wrong",
+    "hung",
+    "failed",
+    "timeout",
+    "resumed",
+    "diverged",
+    "fallbacks",
+    "evicted",
+)
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
 # Virtual time, longer than any outage or delay: only a lost message reaches it.
 SCHEDULE_REPLY_TIMEOUT_S = 100.0
@@ -61,6 +72,8 @@ class Schedule:
     conditions: Conditions = MILD
     form: Form = ONE_PICTURE  # of the request
     known: bool = False  # whether the first verifier keeps its turns but the last
+    target: str = ""  # a checkpoint's directory, and its draft model's; empty: toy models
+    drafter: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,11 @@ OPTIONS: Options = {
     "--schedules": {"type": int, "default": 150_000, "help": "random ones (%(default)s)"},
     "--presets": {"help": "with commas (all that are verified)"},
     "--skip-pairs": {"action": "store_true", "help": "random ones alone"},
+    "--target": {
+        "default": "",
+        "help": "decode random ones by this checkpoint, and compare with transformers' generate",
+    },
+    "--drafter": {"default": "", "help": "of it (default: the target drafts itself)"},
 }
 
 
@@ -92,7 +110,8 @@ def run(args: argparse.Namespace) -> list[Row]:
     }
     printed = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        paired = [] if args.skip_pairs else counts
+        paired = [] if args.skip_pairs or args.target else counts
+        models = args.target, args.drafter or args.target
         batches = [pool.submit(all_faults, *case, args.seed) for case in paired]
         batches += [
             pool.submit(
@@ -100,6 +119,7 @@ def run(args: argparse.Namespace) -> list[Row]:
                 presets,
                 args.seed,
                 range(first, min(first + SCHEDULES_PER_BATCH, args.schedules)),
+                models if args.target else ("", ""),
             )
             for first in range(0, args.schedules, SCHEDULES_PER_BATCH)
         ]
@@ -149,9 +169,14 @@ def single_and_paired_faults(plain: Schedule) -> Iterator[tuple[Schedule, Schedu
                     yield twice, run_schedule(twice)
 
 
-def random_faults(presets: list[str], seed: int, numbers: range) -> Batch:
-    """Run the random schedules with these numbers."""
+def random_faults(
+    presets: list[str], seed: int, numbers: range, models: tuple[str, str] = ("", "")
+) -> Batch:
+    """Run the random schedules with these numbers; models: the checkpoints of target and drafter,
+    or empty."""
     schedules = (random_schedule(presets, seed, number) for number in numbers)
+    if models[0]:
+        schedules = (of_checkpoints(schedule, *models) for schedule in schedules)
     return count_results((schedule, run_schedule(schedule)) for schedule in schedules)
 
 
@@ -189,6 +214,13 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
     return replace(schedule, form=form, known=random.random() < 0.5)
 
 
+def of_checkpoints(schedule: Schedule, target: str, drafter: str) -> Schedule:
+    """The schedule with models of these directories, whose caches are evicted at any time."""
+    evictions = Random(f"{schedule.seed} evictions").choice((0.0, 0.1, 0.5))
+    conditions = replace(schedule.conditions, evictions=evictions)
+    return replace(schedule, target=target, drafter=drafter, conditions=conditions)
+
+
 def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
     """The schedule with moves to the other verifier and back, after some verified words or none."""
     faults = dict(schedule.faults) if random.random() < 0.5 else {}
@@ -224,7 +256,12 @@ def run_schedule(schedule: Schedule) -> ScheduleResult:
     messages = decode.faults.messages
     decode.settle()
     stats = decode.decoder.stats
-    counts = Counter(resumed=stats.resumed, diverged=stats.diverged, fallbacks=stats.fallbacks)
+    counts = Counter(
+        resumed=stats.resumed,
+        diverged=stats.diverged,
+        fallbacks=stats.fallbacks,
+        evicted=decode.evicted,
+    )
     wrong = mismatch(decode)
     if wrong:
         return ScheduleResult("wrong", wrong, messages, counts)
@@ -245,6 +282,10 @@ def decode_of(schedule: Schedule) -> Decode:
     rule = schedule.rule
     temperature = {"greedy": 0.0, "coupled": 0.9, "rejection": 1.0}[rule]
     policy = SamplingPolicy(temperature, seed=schedule.seed) if temperature else GREEDY
+    models = None
+    if schedule.target:
+        pass_s = schedule.conditions.draft_pass
+        models = CheckpointModels(schedule.target, schedule.drafter, schedule.tokens, pass_s)
     return Decode(
         random,
         tiny(preset) if schedule.tiny else preset,
@@ -258,6 +299,7 @@ def decode_of(schedule: Schedule) -> Decode:
         faults=dict(schedule.faults),
         form=schedule.form,
         known=schedule.known,
+        models=models,
     )
 
 

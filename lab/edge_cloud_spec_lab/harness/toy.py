@@ -18,6 +18,7 @@ from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.processors import LogitsProcessors
 from edge_cloud_spec.models.image import ImageSpec
 from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.request import Request
 
 from .scripted.model import FakeVlm, OnLayer, ScriptedSession, Sleep, answer_alone
 
@@ -168,6 +169,16 @@ class ToyModels:
         return ToyDrafter(
             self.seed, self.draft_noise, self.spec.vocabulary, self.draft_pass_s, sleep
         )
+
+    def request(self, request: Request) -> Request:
+        """The same; its pictures need not be any."""
+        return request
+
+    def own_answer(
+        self, request: Request, policy: SamplingPolicy, longest: int
+    ) -> tuple[list[int], str]:
+        """The target's answer to any request, and why it ends."""
+        return own_answer(self.model(), policy, longest)
 
     def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
         """A worker; the second verifier's draft model is another one."""

@@ -1,4 +1,4 @@
-"""One decode of toy models in virtual time, over a link with random or given faults.
+"""One decode in virtual time, over a link with random or given faults.
 
 The runner, the worker, the codec and both state machines are the real ones; the models are seeded
 functions of the prefix.
@@ -24,7 +24,8 @@ from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Part, Pict
 from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import ClientMessage, Close, Open, Verdict
 
-from .toy import ToyModels, own_answer, spec_of
+from .checkpoint_models import CheckpointModels
+from .toy import ToyModels, spec_of
 from .virtual import VirtualHarness
 from .virtual_time import Arrival, Impairments, VirtualLink
 
@@ -53,6 +54,7 @@ class Conditions:
     restart: float = 0.0  # of the server at a cut: it forgets every session
     cloud_job: float = 0.02  # of a job in the cloud
     draft_pass: float = 0.03  # of a pass of the draft model
+    evictions: float = 0.0  # share of the cloud's jobs after which it evicts a cache
 
 
 class InjectedFaults(Impairments):
@@ -187,7 +189,8 @@ Tokens = tuple[int, ...]
 
 
 class Decode(VirtualHarness):
-    """One decode of toy models, with two verifiers; ``run`` continues until the robot is finished.
+    """One decode of toy or given models, with two verifiers; ``run`` continues until the robot is
+    finished.
 
     Tests override ``on_event``, ``on_send`` and ``on_emit``.
     """
@@ -209,8 +212,10 @@ class Decode(VirtualHarness):
         faults: Mapping[int, str] | None = None,
         form: Form = Form(),
         known: bool = False,
+        models: CheckpointModels | None = None,
     ) -> None:
-        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. timeout: seconds.
+        """draft_noise: see ``ToyVlm``; it and spec only without ``models``. faults: see
+        ``InjectedFaults``. timeout: seconds.
 
         form: of the request; the robot believes that the cloud keeps its turns but the last. known:
         whether the first verifier does.
@@ -218,20 +223,21 @@ class Decode(VirtualHarness):
         conditions = conditions or Conditions()
         self.preset = _preset(preset) if isinstance(preset, str) else preset
         self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, reply_timeout)
-        self.spec = spec or spec_of()
-        self.request = form.request
+        chosen = models or ToyModels(seed, draft_noise, spec or spec_of(), conditions.draft_pass)
+        self.models: ToyModels | CheckpointModels = chosen
+        self.spec, self.request = chosen.spec, chosen.request(form.request)
         self.emitted: list[int] = []
         self.sent: list[ClientMessage] = []
         self.verdicts_received = 0
         self.outcome: Outcome | None = None
         self.faults = InjectedFaults(random, conditions, faults or {})
-        models = ToyModels(seed, draft_noise, self.spec, conditions.draft_pass)
         super().__init__(
-            models, self.faults, verifiers=2, job_s=conditions.cloud_job, max_steps=MAX_STEPS
+            chosen, self.faults, verifiers=2, job_s=conditions.cloud_job, max_steps=MAX_STEPS
         )
-        self.target, self.draft_model = models.model(), models.draft_model(self.timeline.sleep)
+        self.draft_model = chosen.draft_model(self.timeline.sleep)
         self.link.on_send = lambda message: self.on_send(message)
         self._sessions: dict[str, CloudSession] = {}  # that the clouds held, by session
+        self._random, self._evictions, self.evicted = random, conditions.evictions, 0
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self)
         self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
@@ -254,7 +260,7 @@ class Decode(VirtualHarness):
     def own_answer(self) -> tuple[list[int], str]:
         """The target's answer, and why it ends."""
         longest = min(self.settings.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
-        return own_answer(self.target, self.settings.policy, longest)
+        return self.models.own_answer(self.request, self.settings.policy, longest)
 
     def run(self) -> Outcome:
         """Continue until the robot is finished; raises Hung."""
@@ -287,7 +293,9 @@ class Decode(VirtualHarness):
         self.emitted += emit.tokens
 
     def on_job(self) -> None:
-        """Note the sessions that the clouds have now."""
+        """Note the sessions that the clouds have now; sometimes a cache is evicted."""
+        if self._evictions and self._random.random() < self._evictions:
+            self.evicted += self.worker.kv_memory.evict_one()
         for stream in (stream for cloud in self.clouds for stream in cloud.streams):
             if stream.session is not None:
                 self._sessions[stream.session.name] = stream.session
