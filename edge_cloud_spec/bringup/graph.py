@@ -140,9 +140,9 @@ class GraphSettings:
     world: str = chosen(
         "",
         ("", "room", FURNISHED, FLAT),
-        "what is simulated: one room, one with furniture in the way, or a flat of several, for "
-        "which a pair that remembers 8 frames decides where no models are given, standing and "
-        "reason first; empty: the parameter file's, else room",
+        "what is simulated: one room; one with furniture in the way, or a flat of several, for "
+        "which models that were taught them decide where none are given, standing and reason "
+        "first; empty: the parameter file's, else room",
     )
     namespace: str = described("", "namespace of all nodes")
     rviz: bool = described(False, "open RViz")

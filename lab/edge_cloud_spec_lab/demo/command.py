@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from edge_cloud_spec.bringup.graph import LOCAL, GraphSettings, Value
+from edge_cloud_spec.bringup.graph import FURNISHED, LOCAL, GraphSettings, Value
 from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.answer import REASON_FIRST
 from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.options import arguments
 from edge_cloud_spec.share import path_of
@@ -32,6 +33,7 @@ from ..running.running_graph import (
 )
 from ..sim.bases import BASES, IDEAL_BASE
 from ..sim.camera import RENDERERS
+from ..sim.furniture import make_furnished
 from ..sim.go2_sim import check_go2
 from ..sim.kinds import THING_KINDS
 from ..sim.room import make_room
@@ -44,6 +46,11 @@ DECODE_OPTIONS = "preset", "rule", "temperature", "order"
 
 OPTIONS: Options = {
     "--seed": {"type": seed, "default": 0, "help": "room, and seed of the sampling"},
+    "--world": {
+        "choices": ("room", FURNISHED),
+        "default": "room",
+        "help": "a room, or one with furniture in the way (default room)",
+    },
     "--instruction": {"help": "say this instead of the room's own instruction"},
     **{
         flag: taken | {"default": None}
@@ -78,6 +85,8 @@ def run_demo(args: argparse.Namespace) -> int:
     """Run the demo; returns 0 only if the robot stopped within reach of the named object, facing
     it."""
     given = {name: getattr(args, name) for name in DECODE_OPTIONS}
+    if args.world == FURNISHED:  # as a launch lets its target decide
+        given["order"] = given["order"] or REASON_FIRST
     options = DecodeOptions.of({k: value for k, value in given.items() if value is not None})
     preset = options.loaded_preset
     if not preset.verified and not args.allow_unverified:
@@ -90,7 +99,8 @@ def run_demo(args: argparse.Namespace) -> int:
     if args.base != IDEAL_BASE:
         check_go2()
     target = named_object(args.instruction)
-    room = make_room(args.seed, target or None)
+    make = make_furnished if args.world == FURNISHED else make_room
+    room = make(args.seed, target or None)
     instruction = args.instruction if args.instruction is not None else room.instruction
     folder = fresh_folder(args.out or Path("reports") / f"demo-{args.seed}")
     view = StatusView(Console(highlight=False))
@@ -114,6 +124,7 @@ def run_demo(args: argparse.Namespace) -> int:
         target=args.target,
         drafter=args.drafter,
         base=args.base,
+        world=args.world,
         seed=args.seed,
         local_address=free_address(),
     )
