@@ -41,8 +41,8 @@ FLAT_FRAMES = 8  # that the pair of flats was taught to remember
 
 @dataclass(frozen=True)
 class TaughtPair:
-    """A target and a drafter that were taught a world of the simulator, on pictures of a robot that
-    stands; the frames that they remember, and the dialect."""
+    """Models for a world of the simulator, of which at least the target was taught it, on pictures
+    of a robot that stands; the frames that they remember, and the dialect."""
 
     name: str
     target: Path
@@ -57,7 +57,7 @@ TAUGHT_PAIRS = {
         "the target of furnished rooms", ROOMS / "target", EMBEDDED / "drafter", dialect="around"
     ),
 }
-"""Of each world that the embedded pair was not taught."""
+"""The pair of each world that the embedded one was not taught."""
 
 CAMERA_TOPIC = "camera/image_raw"
 GRAPH_NODES = (  # those that a parameter file may name
@@ -114,7 +114,8 @@ class GraphSettings:
     )
     dialect: str = described(
         "",
-        f"{about(DecodeOptions, 'dialect')}; empty: the parameter file's, else clauses",
+        f"{about(DecodeOptions, 'dialect')}; empty: the parameter file's, else that of the "
+        "models that decide, mostly clauses",
     )
     history: int = bounded(
         -1,
@@ -355,9 +356,10 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     driving = settings.driving[0]
     taught: dict[str, Value] = {}
     if pair := settings.taught_pair:
-        models = {"target": str(pair.target), "drafter": str(pair.drafter)}
-        settings = replace(settings, **models, dialect=settings.dialect_name)
-        taught = {"order": REASON_FIRST} | _given({"history": pair.history})
+        target, drafter = str(pair.target), str(pair.drafter)
+        dialect = settings.dialect_name
+        settings = replace(settings, target=target, drafter=drafter, dialect=dialect)
+        taught = {"order": REASON_FIRST, **_given({"history": pair.history})}
     specs = []
     if settings.starts_verifier:
         specs.append(_verifier(settings))

@@ -36,8 +36,8 @@ from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.request import Picture, Request
 from edge_cloud_spec.wire.messages import Close, DraftMessage, Fault, Generation
 from edge_cloud_spec_lab.bench.chi_square import compare
-from edge_cloud_spec_lab.bench.reference import generate, load_reference, sample
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
+from edge_cloud_spec_lab.harness.reference import generate, load_reference, sample
 
 SPECULATIVE, MAY = Generation(speculative=True), Generation(may_speculate=True)
 FAMILY, TOKENS = "qwen3_5", 24

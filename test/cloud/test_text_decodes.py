@@ -21,8 +21,8 @@ from helpers.cloud.vllm_peer import VllmPeer
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Picture, Request
-from edge_cloud_spec_lab.bench.reference import generate, load_reference
 from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
+from edge_cloud_spec_lab.harness.reference import generate, load_reference
 
 PRESETS = ("auto", "dsd", "dssd", "tslt", "picospec", "specedge", "cloud_lookup")
 BEGUN = Message(SYSTEM, ("Be brief.",)), Message(USER, ("find the green box",))

@@ -28,7 +28,7 @@ from edge_cloud_spec.endpoint.decisions import Chances, Decisions, read_decision
 from edge_cloud_spec.endpoint.server import DECISIONS, SYSTEMONE
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Message, Picture
-from edge_cloud_spec_lab.bench.reference import load_reference
+from edge_cloud_spec_lab.harness.reference import load_reference
 
 PAGE = Path(__file__).parents[2] / "docs/endpoint.md"
 ANY = ("--dialect", "any", "--device", "cpu", "--dtype", "float32", "--no-check")

@@ -50,7 +50,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_check import generation_inputs
 from edge_cloud_spec.request import Message, Picture, Request
 from edge_cloud_spec.wire.messages import Code
-from edge_cloud_spec_lab.bench.reference import generate, load_reference
+from edge_cloud_spec_lab.harness.reference import generate, load_reference
 
 COUPLED = {"temperature": 0.8, "seed": 5}
 POLICIES = {"greedy": ({}, GREEDY), "coupled": (COUPLED, SamplingPolicy(0.8, seed=5))}

@@ -22,8 +22,8 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes import layer
 from edge_cloud_spec.models.prompt import PromptSpec, logits_processors
 from edge_cloud_spec.request import Picture
-from edge_cloud_spec_lab.bench.reference import generate, load_reference
 from edge_cloud_spec_lab.harness.random_checkpoint import TINY, make_checkpoint
+from edge_cloud_spec_lab.harness.reference import generate, load_reference
 from edge_cloud_spec_lab.memory import footprint
 
 LONG = "find the silver bottle near the door and then turn left at the red chair " * 4

@@ -31,7 +31,7 @@ from edge_cloud_spec.models.checkpoint import checkpoint_files
 from edge_cloud_spec.models.pass_request import target_rows
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, logits_processors
 from edge_cloud_spec.nav.answer import CLAUSES
-from edge_cloud_spec_lab.bench.reference import generate
+from edge_cloud_spec_lab.harness.reference import generate
 
 TOKENS = 10
 ids = st.lists(st.integers(0, 300), min_size=1, max_size=60)

@@ -24,7 +24,7 @@ from edge_cloud_spec.models.passes import layer
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, logits_processors
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES
-from edge_cloud_spec_lab.bench.reference import generate, load_reference
+from edge_cloud_spec_lab.harness.reference import generate, load_reference
 
 Edit = Callable[[Path], None]
 

@@ -52,12 +52,12 @@ from ..harness.random_checkpoint import (
     make_pair,
     make_shallow,
 )
+from ..harness.reference import generate, load_reference
 from ..harness.server import VerifierProcess
 from ..tokens import ANSWER_TOKENS
 from .command import Options, Row
 from .decodes import in_turn, sample_cases
 from .options import BASELINE_PRESET
-from .reference import generate, load_reference
 from .requests import sample_questions
 
 # Of the chats: a round trip of 20 ms, so that faults meet what is in flight.

@@ -36,13 +36,13 @@ from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import path_of
 
 from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.reference import generate, load_reference, sample
 from ..harness.server import VerifierProcess
 from ..tokens import ANSWER_TOKENS
 from .chi_square import compare
 from .command import Options, Row
 from .decodes import acceptance
 from .options import check_counts
-from .reference import generate, load_reference, sample
 from .requests import sample_questions, sample_requests, text_requests
 
 SAMPLED_TOKENS = 6  # of an answer that is compared by distribution

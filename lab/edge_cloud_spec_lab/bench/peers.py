@@ -21,13 +21,13 @@ from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 
 from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.reference import generate, load_reference
 from ..harness.server import VerifierProcess
 from ..tokens import ANSWER_TOKENS
 from .command import Options, Row
 from .decodes import in_turn, sample_cases
 from .options import check_counts
 from .passes import timed
-from .reference import generate, load_reference
 
 Timed = tuple[tuple[int, ...], float]  # an answer, and its time in s
 PEER_PRESETS = ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")

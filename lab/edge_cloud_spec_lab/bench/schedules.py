@@ -4,6 +4,7 @@ Prints how many decodes of each preset and rule were wrong, hung or failed. Toke
 tail tokens are so few that rare branches are common. First come every single fault and every pair
 of faults, at every message; then random ones. What the robot emits as verified must be a prefix of
 the cloud's answer (under ``greedy`` and ``coupled``, of the target's), and every decode must end.
+With ``--target`` the models are those of a checkpoint, and its caches are evicted at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from random import Random
 
 from edge_cloud_spec.decoding.policy import GREEDY, RULES, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
-from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.errors import UserError, refuse
+from edge_cloud_spec.models.checkpoint import checkpoint_directory
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.messages import COMPLETE, Close
 
@@ -101,17 +103,21 @@ OPTIONS: Options = {
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per preset and rule."""
     check_counts(args, "schedules")
+    refuse((args.drafter and not args.target, "--drafter is of a --target: give that, too"))
     names = args.presets.split(",") if args.presets else preset_names()
     presets = [name for name in names if load_preset(name).verified]
     if not presets:
         raise UserError("give --presets that use the cloud")
+    models = ("", "")
+    if args.target:
+        target = str(checkpoint_directory(args.target))
+        models = target, str(checkpoint_directory(args.drafter or args.target))
     counts: dict[Case, Counter[str]] = {
         (preset, rule): Counter() for preset in presets for rule in RULES
     }
     printed = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         paired = [] if args.skip_pairs or args.target else counts
-        models = args.target, args.drafter or args.target
         batches = [pool.submit(all_faults, *case, args.seed) for case in paired]
         batches += [
             pool.submit(
@@ -119,7 +125,7 @@ def run(args: argparse.Namespace) -> list[Row]:
                 presets,
                 args.seed,
                 range(first, min(first + SCHEDULES_PER_BATCH, args.schedules)),
-                models if args.target else ("", ""),
+                models,
             )
             for first in range(0, args.schedules, SCHEDULES_PER_BATCH)
         ]

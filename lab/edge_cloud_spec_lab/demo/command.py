@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -85,7 +86,16 @@ def run_demo(args: argparse.Namespace) -> int:
     """Run the demo; returns 0 only if the robot stopped within reach of the named object, facing
     it."""
     given = {name: getattr(args, name) for name in DECODE_OPTIONS}
-    if args.world == FURNISHED:  # as a launch lets its target decide
+    settings = GraphSettings(
+        cloud=args.cloud,
+        target=args.target,
+        drafter=args.drafter,
+        base=args.base,
+        world=args.world,
+        seed=args.seed,
+        local_address=free_address(),
+    )
+    if settings.taught_pair is not None:
         given["order"] = given["order"] or REASON_FIRST
     options = DecodeOptions.of({k: value for k, value in given.items() if value is not None})
     preset = options.loaded_preset
@@ -102,11 +112,13 @@ def run_demo(args: argparse.Namespace) -> int:
     make = make_furnished if args.world == FURNISHED else make_room
     room = make(args.seed, target or None)
     instruction = args.instruction if args.instruction is not None else room.instruction
-    folder = fresh_folder(args.out or Path("reports") / f"demo-{args.seed}")
+    name = f"demo-{args.world}-{args.seed}" if args.world != "room" else f"demo-{args.seed}"
+    folder = fresh_folder(args.out or Path("reports") / name)
     view = StatusView(Console(highlight=False))
     view.print_line(f"room {args.seed}: {instruction}", "bold")
     run = {
         "seed": args.seed,
+        "world": args.world,
         "instruction": instruction,
         "preset": preset.name,
         "rule": options.rule,
@@ -118,16 +130,7 @@ def run_demo(args: argparse.Namespace) -> int:
     view.print_line(
         f"  preset {preset.name}, rule {options.rule}, {options.order}; report in {folder}", "dim"
     )
-    settings = GraphSettings(
-        cloud=args.cloud,
-        preset=options.preset,
-        target=args.target,
-        drafter=args.drafter,
-        base=args.base,
-        world=args.world,
-        seed=args.seed,
-        local_address=free_address(),
-    )
+    settings = replace(settings, preset=options.preset)
     parameters: dict[str, dict[str, Value]] = {
         "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 20.0},
         "navigator": {"allow_unverified": args.allow_unverified},

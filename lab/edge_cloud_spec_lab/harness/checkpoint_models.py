@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.models.checkpoint import checkpoint_directory
 from edge_cloud_spec.models.draft_head import DraftHead, has_head
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.request import Message, Picture, Request, with_pictures
 
 from ..sim.camera import encode_jpeg
+from .reference import generate, load_reference
 from .scripted.model import Sleep
 from .toy import PROMPT_S
 
@@ -54,15 +56,17 @@ class CheckpointModels:
         return replace(request, messages=tuple(messages))
 
     def draft_model(self, sleep: Sleep) -> Any:
-        """The robot's draft model."""
-        return _TimedDrafter(_loaded(self.drafter, 0), self.draft_pass_s, sleep)
+        """The robot's draft model, which has read nothing yet."""
+        model = _loaded(self.drafter, 0)
+        model.use_memory(KvMemory())
+        return _TimedDrafter(model, self.draft_pass_s, sleep)
 
     def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
         """A worker; each verifier has models of its own, where the target has a head, that."""
         target = _loaded(self.target, 1 + verifier)
         directory = checkpoint_directory(self.target)
         head = DraftHead.load(directory, target) if has_head(directory) else None
-        drafter = None if head else _loaded(self.drafter, 1 + verifier)
+        drafter = None if head else _loaded(self.drafter, 3 + verifier)
         return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock, head=head)
 
     def own_answer(
@@ -75,23 +79,20 @@ class CheckpointModels:
 
 @cache
 def _loaded(directory: str, number: int) -> Vlm:
-    """A model of a directory; those of different numbers share nothing."""
+    """A model of a directory; those of different numbers share nothing: 0 is the robot's, 1 and 2
+    are the verifiers' targets, 3 and 4 their drafters."""
     return load(directory, threads=1)
 
 
 @cache
 def _reference(directory: str) -> Any:
-    from ..bench.reference import load_reference
-
     return load_reference(directory, _loaded(directory, 0))
 
 
-@cache
+@lru_cache(1000)  # of those that are greedy
 def _own_answer(
     directory: str, request: Request, policy: SamplingPolicy, spec: PromptSpec
 ) -> tuple[int, ...]:
-    from ..bench.reference import generate
-
     prompt = _loaded(directory, 0).prompt(request, spec)
     return generate(_reference(directory), prompt, spec, policy)
 
@@ -120,14 +121,14 @@ class _TimedDrafter:
         """As ``Drafter``; its steps and the passes of its session take time."""
         prefill = self._model.prefill(prompt)
         prefill.step = self._timed(prefill.step)  # type: ignore[method-assign]
-        session = prefill._session
+        session = prefill._session  # known before it is read
         session.grow = self._timed(session.grow)  # type: ignore[method-assign]
         session.logits_after = self._timed(session.logits_after)  # type: ignore[method-assign]
         return prefill
 
     def _timed(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **named: Any) -> Any:
             self._sleep(self._pass_s)
-            return work(*arguments)
+            return work(*arguments, **named)
 
         return timed

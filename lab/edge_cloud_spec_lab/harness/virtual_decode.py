@@ -1,7 +1,7 @@
 """One decode in virtual time, over a link with random or given faults.
 
 The runner, the worker, the codec and both state machines are the real ones; the models are seeded
-functions of the prefix.
+functions of the prefix, or those of a checkpoint.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -24,10 +25,12 @@ from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Part, Pict
 from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import ClientMessage, Close, Open, Verdict
 
-from .checkpoint_models import CheckpointModels
 from .toy import ToyModels, spec_of
 from .virtual import VirtualHarness
 from .virtual_time import Arrival, Impairments, VirtualLink
+
+if TYPE_CHECKING:  # toy models need neither torch nor transformers
+    from .checkpoint_models import CheckpointModels
 
 _preset = cache(load_preset)  # read once for thousands of decodes
 
@@ -295,7 +298,7 @@ class Decode(VirtualHarness):
     def on_job(self) -> None:
         """Note the sessions that the clouds have now; sometimes a cache is evicted."""
         if self._evictions and self._random.random() < self._evictions:
-            self.evicted += self.worker.kv_memory.evict_one()
+            self.evicted += self._random.choice(self.clouds).worker.kv_memory.evict_one()
         for stream in (stream for cloud in self.clouds for stream in cloud.streams):
             if stream.session is not None:
                 self._sessions[stream.session.name] = stream.session

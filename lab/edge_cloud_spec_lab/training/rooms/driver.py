@@ -105,8 +105,8 @@ class Driver(ExitStack):
     """Decides for a robot in one room: a model, or without one the expert; both err with a
     ``share`` of random actions or are helped by that share of the expert's.
 
-    ``painter``: of the pictures; without one there are none. ``looks``: of where the thing can be
-    asked for and there is a way to it, each with the segmented picture.
+    ``painter``: of the pictures; without one there are none. ``looks``: with an expert, of where
+    the thing can be asked for and there is a way to it, each with the segmented picture.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Driver(ExitStack):
         return self.take(look)
 
     def look(self, pose: Pose) -> Look:
-        """What is seen and told there; it is kept for the lessons."""
+        """What is seen and told there."""
         rng, name = self._rng, self.room.target
         pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.02, 2), -0.06, 0.06))
         eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.005)))
@@ -177,27 +177,28 @@ def drive(drivers: Sequence[Driver], rng: np.random.Generator, decider: Decider 
     arrived.
 
     There is no navigator: each gets as far as one would let it, by what the lidar shows, with
-    errors. ``decider``: decides for all in one pass; None: the expert of each.
+    errors. An answer without an action ends a drive, too. ``decider``: decides for all in one pass;
+    None: the expert of each.
     """
     poses, arrived = {driver: driver.room.start for driver in drivers}, 0
     for _ in range(MOST_ACTIONS):
+        if not poses:
+            break
         looks = {driver: driver.look(pose) for driver, pose in poses.items()}
         texts: list[str | None] = [None] * len(looks)
-        if decider is not None and looks:
+        if decider is not None:
             texts[:] = decider.completed(list(looks.values()), [driver.room for driver in looks])
         for (driver, look), text in zip(looks.items(), texts, strict=True):
             action, pose = driver.take(look, text), poses.pop(driver)
             if action == "stop":
                 arrived += faces(driver.room.thing(driver.room.target), pose)
-            elif len(look.space.tried) < MOST_TRIED:
+            elif action in GOALS and len(look.space.tried) < MOST_TRIED:
                 poses[driver] = moved(pose, action, look.reach, rng)
     return arrived
 
 
 def moved(pose: Pose, action: str, reach: Reach, rng: np.random.Generator) -> Pose:
-    """Where an action leads to, which may be none."""
-    if action not in GOALS:
-        return pose
+    """Where one of GOALS leads to."""
     way, turn = (made * float(rng.normal(1.0, MADE_SHARE)) for made in reach.of(GOALS[action]))
     turned = pose.yaw + turn + float(rng.normal(0.0, TURNED_RAD))
     return ahead_of(replace(pose, yaw=turned), way)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.free_space import MOST_TRIED, FreeSpace
 
@@ -174,6 +175,8 @@ def write_told_views(
 
 
 def _save(path: Path, rows: Sequence[dict[str, np.ndarray]], arrived: int, missions: int) -> None:
+    if not rows:
+        raise UserError("no room of this seed has a way to its thing: choose another --seed")
     arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     np.savez(path, arrived=np.array([arrived, missions]), **arrays)  # type: ignore[arg-type]
 
