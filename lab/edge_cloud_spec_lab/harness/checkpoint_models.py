@@ -26,7 +26,7 @@ from .reference import generate, load_reference
 from .scripted.model import Sleep
 from .toy import PROMPT_S
 
-PICTURE_PX = 56  # of a side of the pictures, which are noise
+NOISE_PICTURE_PX = 56  # of a side of the pictures, which are noise
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ def _own_answer(
 @cache
 def _real(picture: Picture) -> Picture:
     rng = np.random.default_rng([*picture.data])
-    return Picture.of(encode_jpeg(rng.integers(0, 255, (PICTURE_PX, PICTURE_PX, 3), np.uint8), 90))
+    return Picture.of(
+        encode_jpeg(rng.integers(0, 255, (NOISE_PICTURE_PX, NOISE_PICTURE_PX, 3), np.uint8), 90)
+    )
 
 
 class _TimedDrafter:

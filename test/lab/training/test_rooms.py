@@ -151,7 +151,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[RoomViews, RoomViews
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rendered, "multiprocessing", here)
         patched.setattr(views, "ROOM_LESSON_S", 15.0)
-        patched.setattr(driver, "MOST_ACTIONS", 6)
+        patched.setattr(driver, "DRIVE_ACTIONS", 6)
         folder = tmp_path_factory.mktemp("views")
         target = ROOMS_MODELS / "target"
         return make_room_views(folder, 3, 2, 1), make_told_views(folder, 3, 1, 1, target)
@@ -304,7 +304,7 @@ def test_a_tuned_target_loads_and_a_second_run_goes_on(
     here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
     monkeypatch.setattr(rendered, "multiprocessing", here)
     monkeypatch.setattr(views, "ROOM_LESSON_S", 6.0)
-    monkeypatch.setattr(driver, "MOST_ACTIONS", 3)
+    monkeypatch.setattr(driver, "DRIVE_ACTIONS", 3)
     few = ("--rooms", "1", "--told", "1", "--rollouts", "1", "--rounds", "1", "--views", "4")
     few = (*few, "--batch", "2")
     steps, minutes = 0, 0.001

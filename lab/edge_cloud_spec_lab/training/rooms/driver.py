@@ -40,8 +40,11 @@ ROOM_ROBOT = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"), drive=ST
 """A robot with a lidar that stands while it is decided for."""
 
 TRIED_COST = 1.6  # decisions, for each time that an action was tried there
-MOST_ACTIONS = 40  # of a drive without a navigator
-MADE_SHARE, TURNED_RAD = 0.03, 0.03  # deviations of a motion, and of the heading after it
+DRIVE_ACTIONS = 40  # of a drive without a navigator
+MOTION_ERROR_SHARE, HEADING_ERROR_RAD = (
+    0.03,
+    0.03,
+)  # deviations of a motion, and of the heading after it
 NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
 _RANDOM = [f"turn {side} {size}" for side in ("left", "right") for size in ("small", "medium")]
 _RANDOM += ["move forward small", "move forward medium", "search"]
@@ -181,7 +184,7 @@ def drive(drivers: Sequence[Driver], rng: np.random.Generator, decider: Decider 
     None: the expert of each.
     """
     poses, arrived = {driver: driver.room.start for driver in drivers}, 0
-    for _ in range(MOST_ACTIONS):
+    for _ in range(DRIVE_ACTIONS):
         if not poses:
             break
         looks = {driver: driver.look(pose) for driver, pose in poses.items()}
@@ -199,6 +202,8 @@ def drive(drivers: Sequence[Driver], rng: np.random.Generator, decider: Decider 
 
 def moved(pose: Pose, action: str, reach: Reach, rng: np.random.Generator) -> Pose:
     """Where one of GOALS leads to."""
-    way, turn = (made * float(rng.normal(1.0, MADE_SHARE)) for made in reach.of(GOALS[action]))
-    turned = pose.yaw + turn + float(rng.normal(0.0, TURNED_RAD))
+    way, turn = (
+        made * float(rng.normal(1.0, MOTION_ERROR_SHARE)) for made in reach.of(GOALS[action])
+    )
+    turned = pose.yaw + turn + float(rng.normal(0.0, HEADING_ERROR_RAD))
     return ahead_of(replace(pose, yaw=turned), way)

@@ -41,7 +41,7 @@ ROOM_LESSON_S = 75.0  # of a mission
 SCAN_CYCLES = 3  # of the base for one scan: a lidar of 7 Hz
 SEARCH = ACTIONS.index("search")
 ELSEWHERE_SHARE = 0.25  # of the missions begin anywhere
-STARTS = 4  # in a room where no picture is painted: its own, and others anywhere
+DRIVES_A_ROOM = 4  # in a room where no picture is painted: its own, and others anywhere
 COST_SOFTNESS = 0.4  # decisions: the more an action costs, the more seldom it is taught
 _SWAPPED = {"left": "right", "right": "left"}
 _MIRRORED = [ACTIONS.index(" ".join(_SWAPPED.get(w, w) for w in a.split())) for a in ACTIONS]
@@ -150,8 +150,8 @@ def write_room_views(path: Path, seed: int, count: int, renderer: str) -> None:
 def write_told_views(
     path: Path, seed: int, count: int, renderer: str, model: Path | None = None
 ) -> None:
-    """What is told and seen, without pictures, on STARTS drives through each of ``count`` furnished
-    rooms that no benchmark has, as one npz file.
+    """What is told and seen, without pictures, on DRIVES_A_ROOM drives through each of ``count``
+    furnished rooms that no benchmark has, as one npz file.
 
     model: the checkpoint that decides, by the right reason; None: the expert does.
     """
@@ -163,7 +163,7 @@ def write_told_views(
             rng = np.random.default_rng((seed, number, 0x701D))
             room = make_furnished(2**31 + 2**30 + seed * 1000 + number)
             scene, expert = Scene(room), RoomExpert(room)
-            starts = [sample_pose(room, rng) for _ in range(STARTS - 1)]
+            starts = [sample_pose(room, rng) for _ in range(DRIVES_A_ROOM - 1)]
             for start in (room.start, *starts):
                 if not expert.gets_there(start, room.target):
                     continue
