@@ -10,6 +10,7 @@ from pathlib import Path
 BYTES = "bytes"
 OPENAI = "openai:"  # prefix of the URL of an OpenAI-compatible server
 VLLM = "vllm:"  # prefix of the URL of a vLLM server that scores drafts
-EMBEDDED = Path(__file__).parent / "pair"  # the folder of the embedded target and drafter
-FLATS = Path(__file__).parent / "flats"  # of the same, taught to remember earlier frames
-ROOMS = Path(__file__).parent / "rooms"  # of a target that was taught furnished rooms
+SHIPPED = Path(__file__).parent  # the folder of the models that the package brings
+EMBEDDED = SHIPPED / "pair"  # the folder of the embedded target and drafter
+FLATS = SHIPPED / "flats"  # of the same, taught to remember earlier frames
+ROOMS = SHIPPED / "rooms"  # of a target that was taught furnished rooms

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError, library_errors
-from . import EMBEDDED, FLATS, ROOMS
+from . import SHIPPED
 from .checkpoint import (
     MERGE_ADAPTER,
     checkpoint_directory,
@@ -88,7 +88,7 @@ def load(
     with library_errors(whole, "fetch its files again"), quiet_libraries(long):
         model = _model(directory, family, config, device, DTYPES[dtype])
     name, quantized = identity(directory, dtype, quantize), "quantization_config" in config
-    check = quantized or (check and directory.resolve().parent not in (EMBEDDED, FLATS, ROOMS))
+    check = quantized or (check and not directory.resolve().is_relative_to(SHIPPED))
     first = None
     with library_errors(whole, "choose another device, dtype or quantization"), quiet_libraries():
         if not quantized:

@@ -126,8 +126,10 @@ class Driver(ExitStack):
         self.room, self.looks = room, list[tuple[Look, np.ndarray]]()
         self._rng, self._decider, self._share, self._expert = rng, decider, share, expert
         self._painter = None if painter is None else self.enter_context(painter)
-        measurer = Camera(scene, "rays", SEGMENTED_PX, shadows=False)
-        self._measurer, self._world = self.enter_context(measurer), World(scene)
+        self._world, self._measurer = World(scene), None
+        if expert is not None:
+            camera = Camera(scene, "rays", SEGMENTED_PX, shadows=False)
+            self._measurer = self.enter_context(camera)
         self._memory = MissionMemory()
 
     def __call__(self, pose: Pose) -> str:
@@ -148,7 +150,7 @@ class Driver(ExitStack):
         if self._painter is not None:
             image = expose(self._painter.render(eye), rng)
             image = halved(decode_jpeg(encode_jpeg(image, int(rng.integers(70, 96)))))
-        if self._expert is None:
+        if self._expert is None or self._measurer is None:
             return Look(image, (), space, reach, np.zeros(0))
         segmented = self._measurer.segment(eye)
         things = tuple(visible_things(self.room, eye, segmented))
