@@ -21,6 +21,7 @@ from .nav.answer import (
     IMAGE_PLACE,
     INSTRUCTION_PLACE,
     NUMBER,
+    PATH_PLACE,
     SEEN_GROUPS,
     SEEN_PLACE,
     TRIED_PLACE,
@@ -38,7 +39,7 @@ _TEXTS = (
     *("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text"),
     *("free_space", "seen"),
 )
-_TELLS = {WAYS_PLACE, AROUND_PLACE, SEEN_PLACE, TRIED_PLACE}
+_TELLS = {WAYS_PLACE, AROUND_PLACE, SEEN_PLACE, TRIED_PLACE, PATH_PLACE}
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "a text, in quotes")),
     "most": (int, "a whole number"),

@@ -154,7 +154,7 @@ INSTRUCTION_PLACE, ORDER_PLACE, IMAGE_PLACE, HISTORY_PLACE, FREE_SPACE_PLACE = (
 NOT_SEEN = "not seen"  # of free space
 # What the free space is said with.
 WAYS_PLACE, AROUND_PLACE, SEEN_PLACE = "{ways}", "{around}", "{seen}"
-TRIED_PLACE = "{tried}"
+TRIED_PLACE, PATH_PLACE = "{tried}", "{path}"
 SEEN_GROUPS = ("metres", "side", "degrees")  # of the pattern that finds a place in an answer
 FARTHEST_SEEN_M = 100.0
 _SIGNS = {"left": 1.0, "ahead": 0.0, "right": -1.0}  # ahead: to which side is not said
@@ -181,9 +181,9 @@ class Dialect:
     latter has places for instruction, order, picture, without which the picture comes first, and
     for the free space that lidars show.
     ``free_space`` is what stands in the place for the free space: ``{ways}``, the metres
-    ``{around}``, what was ``{tried}`` here, and where the thing is that was ``{seen}``, as an
-    answer told it: ``seen`` is a regular expression that finds it there, with the groups of
-    ``SEEN_GROUPS``; empty: none tells.
+    ``{around}``, what was ``{tried}`` here, the ``{path}`` over what the mission has seen, and
+    where the thing is that was ``{seen}``, as an answer told it: ``seen`` is a regular expression
+    that finds it there, with the groups of ``SEEN_GROUPS``; empty: none tells.
     ``several_frames``: the model was trained on earlier pictures, too. ``history``: what a prompt
     remembers of its mission.
     """
@@ -208,6 +208,11 @@ class Dialect:
     def tells_free_space(self) -> bool:
         """Whether its prompts say what the robot's lidars show."""
         return FREE_SPACE_PLACE in self.user_text
+
+    @property
+    def tells_path(self) -> bool:
+        """Whether they say the path over what the mission has seen."""
+        return self.tells_free_space and PATH_PLACE in self.free_space
 
     @property
     def without_lidar(self) -> str:

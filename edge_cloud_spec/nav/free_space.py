@@ -15,6 +15,7 @@ from .answer import (
     AROUND_PLACE,
     FARTHEST_SEEN_M,
     NOT_SEEN,
+    PATH_PLACE,
     SEEN_PLACE,
     TRIED_PLACE,
     WAYS_PLACE,
@@ -23,7 +24,7 @@ from .answer import (
 from .footprint import Points
 from .pose import Pose, Velocity, ahead_of, wrap
 from .settings import NavigatorSettings
-from .sight import SIDE_DEGREES, LidarSight, blindness
+from .sight import NEAR_M, SIDE_DEGREES, LidarSight, blindness
 from .status import WAYS
 
 FREE_FROM_M = 2.0  # m; a way of so much and more is free: one action goes less far
@@ -32,6 +33,8 @@ FINE_STEPS = 6  # from which on ``words_around`` names every other one
 AROUND_DEG = (*range(-120, 121, 15), 180)
 """Bearings, to the left positive, of ``FreeSpace.around``."""
 DIRECTIONS_LOOKED = 720  # to which the nearest point counts
+MOST_BODY_M = 5.0  # that a body reaches from its middle
+RANGES = 180  # directions of ``FreeSpace.ranges``, from ahead to the left
 MOST_TRIED = 6  # actions that one prompt tells
 
 
@@ -43,10 +46,15 @@ class FreeSpace:
     turn to that side. 0: not at all; infinite: nothing is in the way; NaN: it is not seen.
     ``clear``: those of ``WAYS`` into which a small step fits: a move, or a turn to that side.
     ``around``: straight, if it faced each of ``AROUND_DEG``, whether it can turn there or not.
-    ``front``: where the middle of the body's front is, in the odometry's frame; None: unknown.
+    ``ranges``: to the nearest point in each of RANGES directions from the base's middle; infinite:
+    none within ``NEAR_M``; NaN: not seen. ``body``: how far it reaches from there to the front, and
+    to a side with its margin. ``front``: where the middle of the body's front is, in the odometry's
+    frame; None: unknown.
     ``told``: whether a prompt has told of its mission, too: ``seen``, the bearing (rad) and the
     distance (m) from there of what it looks for, by its last verified answer that told it (None:
-    none has); and ``tried``, the last actions that it decided about here, the newest last.
+    none has); ``tried``, the last actions that it decided about here, the newest last; and
+    ``path``, the bearing and length from the base's middle of the first straight leg of the path to
+    what it looks for, or to where it has not looked (None: there is none).
     ``at``: when that was, ns of this computer's ROS clock; 0: never. ``base_clock``: how far the
     base's stamps are ahead of that clock, s; None: unknown.
     """
@@ -57,12 +65,20 @@ class FreeSpace:
     behind: float = math.nan
     clear: tuple[str, ...] = ()
     around: tuple[float, ...] = ()
+    ranges: tuple[float, ...] = ()
+    body: tuple[float, float] = (0.0, 0.0)
     front: Pose | None = None
     told: bool = False
     seen: tuple[float, float] | None = None
     tried: tuple[str, ...] = ()
+    path: tuple[float, float] | None = None
     at: int = 0
     base_clock: float | None = None
+
+    @property
+    def base(self) -> Pose | None:
+        """Where the base's middle is, in the odometry's frame; None: unknown, as are ``ranges``."""
+        return ahead_of(self.front, -self.body[0]) if self.front and self.ranges else None
 
     def place(self, bearing: float, distance: float) -> tuple[float, float] | None:
         """Where something is in the odometry's frame, m, seen so (rad, m) from the front."""
@@ -71,14 +87,20 @@ class FreeSpace:
         there = ahead_of(replace(self.front, yaw=self.front.yaw + bearing), distance)
         return there.x, there.y
 
-    def telling(self, place: tuple[float, float] | None, tried: Sequence[str] = ()) -> FreeSpace:
-        """The same, told with where the thing is, if that is known, and what was tried here."""
+    def telling(
+        self,
+        place: tuple[float, float] | None,
+        tried: Sequence[str] = (),
+        path: tuple[float, float] | None = None,
+    ) -> FreeSpace:
+        """The same, told with where the thing is, if that is known, what was tried here, and the
+        path."""
         seen = None
         if self.front is not None and place is not None:
             dx, dy = place[0] - self.front.x, place[1] - self.front.y
             bearing = wrap(math.atan2(dy, dx) - self.front.yaw)
-            seen = _seen_at(bearing, math.hypot(dx, dy))
-        return replace(self, told=True, seen=seen, tried=tuple(tried)[-MOST_TRIED:])
+            seen = _place_at(bearing, math.hypot(dx, dy))
+        return replace(self, told=True, seen=seen, tried=tuple(tried)[-MOST_TRIED:], path=path)
 
     def say(self, text: str) -> str:
         """A dialect's ``free_space``, with its places filled."""
@@ -86,7 +108,8 @@ class FreeSpace:
         for place, words in (
             (WAYS_PLACE, self.words),
             (AROUND_PLACE, self.words_around),
-            (SEEN_PLACE, self.words_seen),
+            (SEEN_PLACE, _in_place_words(self.seen)),
+            (PATH_PLACE, _in_place_words(self.path)),
             (TRIED_PLACE, tried),
         ):
             text = text.replace(place, words)
@@ -106,26 +129,21 @@ class FreeSpace:
         return " ".join(str(n if n < FINE_STEPS else n - n % 2) for n in steps) or NOT_SEEN
 
     @property
-    def words_seen(self) -> str:
-        """Where the thing is, as a prompt says it: ``left 62 2.3``, in degrees and m."""
-        if self.seen is None:
-            return NOT_SEEN
-        degrees = round(math.degrees(self.seen[0]))
-        side = "left" if degrees > 0 else "right" if degrees else "ahead"
-        return f"{side} {abs(degrees)} {self.seen[1]:.1f}"
-
-    @property
     def fields(self) -> dict[str, Any]:
         """The fields of a FreeSpace message, without the header."""
         clock = math.nan if self.base_clock is None else self.base_clock
-        front, seen = self.front or _NO_POSE, self.seen or (math.nan, math.nan)
+        front, seen, path = self.front or _NO_POSE, self.seen or _NO_PLACE, self.path or _NO_PLACE
         return {
             **{way: getattr(self, way) for way in WAYS},
             "around": list(self.around),
+            "ranges": list(self.ranges),
+            "body_front": self.body[0],
+            "body_side": self.body[1],
             **{f"front_{name}": getattr(front, name) for name in ("x", "y", "yaw")},
             "told": self.told,
             **dict(zip(("seen_bearing", "seen_distance"), seen, strict=True)),
             "tried": list(self.tried),
+            **dict(zip(("path_bearing", "path_distance"), path, strict=True)),
             "base_clock_offset": clock,
         }
 
@@ -144,13 +162,23 @@ class FreeSpace:
         around = tuple(message.around)
         front = Pose(message.front_x, message.front_y, message.front_yaw)
         tried = tuple(str(action) for text in message.tried if (action := parse_action(text)))
+        with_path = hasattr(message, "path_bearing")
+        ranges = tuple(m if m >= 0.0 else math.nan for m in message.ranges) if with_path else ()
+        body = (message.body_front, message.body_side) if with_path else (0.0, 0.0)
+        if len(ranges) != RANGES or not all(0.0 <= m <= MOST_BODY_M for m in body):
+            ranges, body = (), (0.0, 0.0)
         return cls(
             *ways,
             around=around if len(around) == len(AROUND_DEG) else (),
+            ranges=ranges,
+            body=body,
             front=None if front.problem else front,
             told=message.told,
-            seen=_seen_at(message.seen_bearing, message.seen_distance) if message.told else None,
+            seen=_place_at(message.seen_bearing, message.seen_distance) if message.told else None,
             tried=tried[-MOST_TRIED:] if message.told else (),
+            path=_place_at(message.path_bearing, message.path_distance)
+            if with_path and message.told
+            else None,
             at=at,
             base_clock=base_clock,
         )
@@ -160,13 +188,22 @@ NOTHING_SEEN = FreeSpace()
 NOTHING_TRIED = "nothing"
 
 
-def _seen_at(bearing: float, distance: float) -> tuple[float, float] | None:
+def _place_at(bearing: float, distance: float) -> tuple[float, float] | None:
     """A place that can be told; None: there is none."""
     is_place = abs(bearing) <= math.pi and 0.0 <= distance <= FARTHEST_SEEN_M
     return (bearing, distance) if is_place else None
 
 
-_NO_POSE = Pose(math.nan, math.nan, math.nan)
+_NO_POSE, _NO_PLACE = Pose(math.nan, math.nan, math.nan), (math.nan, math.nan)
+
+
+def _in_place_words(place: tuple[float, float] | None) -> str:
+    """As a prompt says it: ``left 62 2.3``, in degrees and m."""
+    if place is None:
+        return NOT_SEEN
+    degrees = round(math.degrees(place[0]))
+    side = "left" if degrees > 0 else "right" if degrees else "ahead"
+    return f"{side} {abs(degrees)} {place[1]:.1f}"
 
 
 def _steps(metres: float) -> int:
@@ -219,6 +256,38 @@ def free_space(
     return FreeSpace(ahead, left, right, behind, clear)
 
 
+def looking_around(
+    space: FreeSpace,
+    points: Points,
+    margin: NDArray[np.float64],
+    sights: Sequence[LidarSight],
+    settings: NavigatorSettings,
+    base: Pose | None,
+) -> FreeSpace:
+    """The same with ``around`` and ``ranges`` among these points, and where the base is."""
+    body = settings.obstacles
+    return replace(
+        space,
+        around=free_around(points, margin, sights, settings),
+        ranges=_ranges(points, sights),
+        body=(body.front, body.side + body.margin),
+        front=base and ahead_of(base, body.front),
+    )
+
+
+def _ranges(points: Points, sights: Sequence[LidarSight]) -> tuple[float, ...]:
+    """``FreeSpace.ranges``: what has no point is free only where a ray of a scan says so."""
+    degrees = np.arange(RANGES) * (360 // RANGES)
+    told = np.zeros(360, bool)
+    for sight in sights:
+        if sight.source == "scan":
+            told |= sight.telling > 0
+    seen = told[degrees] | told[degrees - 1]
+    near = points[np.hypot(*points.T) <= NEAR_M]
+    ranges = _nearest(near, RANGES)[0]
+    return tuple(np.where(np.isfinite(ranges) | seen, ranges, math.nan).tolist())
+
+
 def free_around(
     points: Points,
     margin: NDArray[np.float64],
@@ -228,11 +297,20 @@ def free_around(
     """``FreeSpace.around`` among these points. Of those in one direction the nearest is met first,
     so that the rest of a cloud is left out."""
     if len(points) > DIRECTIONS_LOOKED:
-        directions = np.arctan2(points[:, 1], points[:, 0]) * (DIRECTIONS_LOOKED / math.tau)
-        order = np.argsort(np.hypot(*points.T))
-        nearest = order[np.unique(np.rint(directions[order]), return_index=True)[1]]
+        nearest = _nearest(points, DIRECTIONS_LOOKED)[1]
         points, margin = points[nearest], margin[nearest]
     return tuple(_straight(points, margin, sights, settings, 1.0, *AROUND_DEG))
+
+
+def _nearest(points: Points, count: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Metres to the nearest point in each of so many directions, infinite: none; and which points
+    those are."""
+    directions = np.rint(np.arctan2(points[:, 1], points[:, 0]) * (count / math.tau)) % count
+    away, ranges = np.hypot(*points.T), np.full(count, math.inf)
+    order = np.argsort(away)
+    found, first = np.unique(directions[order].astype(int), return_index=True)
+    ranges[found] = away[order[first]]
+    return ranges, order[first]
 
 
 def _straight(

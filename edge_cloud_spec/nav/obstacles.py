@@ -15,14 +15,13 @@ from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .floor import ACROSS, BEARINGS, DIRECTIONS, Floor, marks, sector_of
 from .footprint import SOURCES, Points
-from .free_space import NOTHING_SEEN, FreeSpace, free_around, free_space
+from .free_space import NOTHING_SEEN, FreeSpace, free_space, looking_around
 from .motion import IN_THE_WAY, JUMP_EXTRA, JUMP_RATIO, ROUNDING
 from .odometer import Odometer
 from .people import moves_near, reach_of, seen_free
-from .pose import STILL, Pose, Velocity, ahead_of, apart
-from .sight import LidarSight, Rays, blindness, sides_seen
+from .pose import STILL, Pose, Velocity, apart
+from .sight import NEAR_M, LidarSight, Rays, blindness, sides_seen
 
-NEAR_M = 4.0  # m; farther points do not matter
 LEAST_SCAN_AGE_S = 0.15  # that a scan counts as, so that the speed does not jump with each scan
 SCAN_FUTURE_S = 0.2  # s; a stamp farther in the future is invalid
 UNSEEN_KEPT_S = 2.0  # s for which a point counts of which newer scans tell nothing
@@ -299,11 +298,9 @@ class Obstacles:
         if not around:
             return space
         base = self._odometer.newest(now) if self._odometer.locates(now) else None
-        return replace(
-            space,
-            around=free_around(points, margin, sights, self.settings),
-            front=base and ahead_of(base, self.settings.obstacles.front),
-        )
+        space = looking_around(space, points, margin, sights, self.settings, base)
+        located = base and all(self._seen_from(each, base, now) is not None for each in seen)
+        return space if located else replace(space, ranges=())
 
     def _here(self, seen: _Seen, now: float) -> tuple[Points, NDArray[np.float64] | float]:
         """A scan's points relative to the base's current pose, and the margin to keep; without

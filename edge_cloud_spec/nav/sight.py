@@ -25,6 +25,7 @@ floor (0: it tells nothing); and 1 if something that counts ended it, else 0."""
 TELLING_SHARE = 0.01  # the share of a message's rays that must tell something
 SIDE_RAYS_SHARE = 0.25  # the share of a scan's rays to a side with which it sees there
 SIDE_RETURNS = 5  # of a cloud to a side with which it sees there; it does not tell its other rays
+NEAR_M = 4.0  # m; farther points do not matter
 SIDE_DEGREES = 30  # degrees to either side of a move, each of which must be seen
 ALL_AROUND = ((-30, 0), (0, 30), *((begin, begin + 60) for begin in range(30, 330, 60)))
 LEFT, RIGHT = 1, -1

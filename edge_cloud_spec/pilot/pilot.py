@@ -23,7 +23,7 @@ from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
 from ..edge.runner import DecodeRunner, Outcome, decode_text
 from ..errors import TRACEBACKS, UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
-from ..nav.answer import CLAUSES, ORDERS, Action, Dialect
+from ..nav.answer import CLAUSES, ORDERS, REASON_FIRST, Action, Dialect
 from ..nav.budget import COMMAND_PERIOD_S
 from ..nav.clock_offset import SourceClock
 from ..nav.events import Instruction, Odometry, Report, Tick, Words
@@ -358,7 +358,7 @@ class Pilot:
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None
         settings, runner, dialect = self.settings, self.runner, self.settings.dialect
-        space = self._memory.tell(decide.goal_id, decide.free_space)
+        space = self._memory.tell(decide.goal_id, decide.free_space, tells_path=dialect.tells_path)
         decide = replace(decide, free_space=space)
         said = Words(
             request=decide.request,
@@ -415,7 +415,9 @@ class Pilot:
         verified = said.verified and not alone
         if ended.action is not None:
             seen = dialect.place(said.answer) if verified else None
-            self._memory.act(decide.goal_id, space, ended.action, seen)
+            complete = settings.order == REASON_FIRST or said.finish_reason == END
+            absent = verified and complete and seen is None
+            self._memory.act(decide.goal_id, space, ended.action, seen, absent=absent)
         if ended.action is not None and verified:
             whole = settings.loop.explain == EXPLAIN_FULL
             words = said.answer if whole else said.answer[: said.reading.end]

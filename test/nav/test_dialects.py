@@ -149,9 +149,18 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"seen": "(?P<metres>.)(?P<degrees>.)"}, "seen needs the groups (?P<metres>...), (?P<side>"),
     ({"seen": PLACED}, "seen finds what {seen} in free_space tells: give both, or none"),
     (TOLD | {"free_space": "{seen}"}, "seen finds what {seen} in free_space tells: give both"),
-    (TOLD | {"free_space": "{sean} {around}"}, "free_space is one line with some of {around}, {s"),
-    (TOLD | {"free_space": "{ways} {image}"}, "free_space is one line with some of {around}, {s"),
-    (TOLD | {"free_space": ""}, "free_space is one line with some of {around}, {seen}, {tried}"),
+    (
+        TOLD | {"free_space": "{sean} {around}"},
+        "one line with some of {around}, {path}, {s",
+    ),
+    (
+        TOLD | {"free_space": "{ways} {image}"},
+        "one line with some of {around}, {path}, {s",
+    ),
+    (
+        TOLD | {"free_space": ""},
+        "one line with some of {around}, {path}, {s",
+    ),
     (TOLD | {"free_space": "{ways}\0"}, "free_space is one line with some of"),
     ({"free_space": "{around}"}, "free_space is told at {free_space} of user_text, which has"),
     ({"seen": 3}, "seen must be a text"),

@@ -18,14 +18,17 @@ from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.free_space import (
     AROUND_DEG,
     FREE_FROM_M,
+    RANGES,
     FreeSpace,
     free_around,
     free_space,
+    looking_around,
 )
-from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.pose import Pose, ahead_of
 from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.sight import LidarSight, Rays, cloud_of, rays_of_scan
+from edge_cloud_spec.nav.sight import NEAR_M, LidarSight, Rays, cloud_of, rays_of_scan
 from edge_cloud_spec.nav.status import WAYS
+from edge_cloud_spec.pilot.memory import MissionMemory
 
 Place = tuple[float, float]
 BODY = ObstacleSettings(scan="scan")
@@ -38,7 +41,7 @@ def space_of(rays: Rays, settings: NavigatorSettings = SETTINGS, source: str = "
     sight = LidarSight.of(source, rays, settings.obstacles)
     margin = np.full(len(sight.points), settings.obstacles.margin)
     seen = sight.points, margin, [sight], settings
-    return replace(free_space(*seen), around=free_around(*seen))
+    return looking_around(free_space(*seen), *seen, None)
 
 
 def hits(x: np.ndarray, y: np.ndarray, yaw: np.ndarray, things: list[Place]) -> np.ndarray:
@@ -131,6 +134,43 @@ def test_what_is_not_seen_around_is_never_free() -> None:
     assert all(said[degrees] == "0" for degrees in (-120, -90, -45, -30, 90, 120, 180))
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_ranges_are_to_the_nearest_thing_in_each_direction(seed: int) -> None:
+    things = about(Random(seed))
+    space = space_of(scan_of(things))
+    assert len(space.ranges) == RANGES
+    nearest = dict.fromkeys(range(RANGES), math.inf)
+    for x, y in things:
+        direction = round(math.atan2(y, x) * RANGES / math.tau) % RANGES
+        nearest[direction] = min(nearest[direction], math.hypot(x, y))
+    for direction, metres in enumerate(space.ranges):
+        wanted = nearest[direction] if nearest[direction] <= NEAR_M else math.inf
+        assert metres == pytest.approx(wanted, abs=0.01), (direction, things)
+
+
+@pytest.mark.parametrize("spacing", [1, 2, 4])
+@pytest.mark.parametrize("dark", [0, 20])
+def test_a_direction_without_a_ray_that_tells_is_not_known(spacing: int, dark: int) -> None:
+    """A round wall, beyond the reach of points that count; so many degrees of it tell nothing, as
+    glass does."""
+    degrees = np.arange(-180, 180, spacing)
+    told = np.where((degrees > 40) & (degrees <= 40 + dark), math.nan, 5.0)
+    ranges = space_of(rays_of_scan(told, np.radians(degrees), 0.05, 12.0, BODY)).ranges
+    looks = {int(d) % 360 for d, m in zip(degrees, told, strict=True) if not math.isnan(m)}
+    for direction, metres in enumerate(ranges):
+        here = {2 * direction, (2 * direction - 1) % 360}
+        assert math.isinf(metres) if here & looks else math.isnan(metres), direction
+
+
+def test_ranges_where_a_cloud_has_no_returns_are_not_known() -> None:
+    """It saw the floor to 1.5 m, and nothing says that no thing is beyond."""
+    cloud = ObstacleSettings(points="points")
+    assert np.isnan(of_cloud(floor(-180, 180), cloud).ranges).all()
+    thing = np.array([[1.0, 0.0, 0.0]])
+    ranges = of_cloud(np.concatenate([floor(-180, 180), thing]), cloud).ranges
+    assert ranges[0] == pytest.approx(1.0, abs=0.3) and np.isnan(ranges[1:]).all()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_where_a_thing_was_seen_is_told_from_wherever_the_robot_is_then(seed: int) -> None:
     """The same point of the floor, whatever the poses of both frames."""
@@ -144,7 +184,7 @@ def test_where_a_thing_was_seen_is_told_from_wherever_the_robot_is_then(seed: in
     assert again.seen is not None and then.front is not None and first.front is not None
     assert again.place(*again.seen) == pytest.approx(place)
     assert first.telling(place).seen == pytest.approx((bearing, distance))
-    side, degrees, metres = again.words_seen.split()
+    side, degrees, metres = again.say("{seen}").split()
     assert float(metres) == pytest.approx(again.seen[1], abs=0.051)
     sign = {"left": 1, "ahead": 0, "right": -1}[side]
     assert sign * float(degrees) == pytest.approx(math.degrees(again.seen[0]), abs=0.51)
@@ -164,6 +204,7 @@ def test_a_dialect_says_what_it_wants_of_the_free_space() -> None:
     said = space.say("free {around}; seen {seen}; not {tried}")
     assert said == "free 3 0 6; seen right 29 2.3; not a, b"
     assert FreeSpace().say("{around}; {seen}; {tried}") == "not seen; not seen; nothing"
+    assert FreeSpace(path=(0.5, 1.26)).say("way {path}") == "way left 29 1.3"
 
 
 def test_a_way_that_is_measured_by_the_body_alone_is_found_out(
@@ -240,9 +281,12 @@ def test_what_a_message_says_is_read_back() -> None:
     space = FreeSpace(
         *(0.8, math.inf, 0.0, math.nan),
         around=(0.5, math.nan, math.inf, *([0.7] * 15)),
+        ranges=(0.5, math.inf, *([1.5] * (RANGES - 2))),
+        body=(0.42, 0.235),
         front=Pose(1.0, -2.0, 0.5),
         told=True,
         seen=(-0.25, 2.0),
+        path=(0.5, 1.25),
         tried=("search", "turn left small"),
         base_clock=-3.0,
     )
@@ -251,6 +295,8 @@ def test_what_a_message_says_is_read_back() -> None:
     assert (read.words, read.at, read.base_clock) == (space.words, 7_500_000_000, -3.0)
     assert read.words == "ahead 0.8 m, left free, right blocked, behind not seen"
     assert (read.front, read.seen, read.tried) == (space.front, space.seen, space.tried)
+    assert (read.ranges, read.body, read.path) == (space.ranges, space.body, space.path)
+    assert read.base == pytest.approx(ahead_of(Pose(1.0, -2.0, 0.5), -0.42))
     assert read.words_around == space.words_around == "5 0 20" + 15 * " 6"
     unknown = SimpleNamespace(header=message.header, **FreeSpace().fields)
     assert FreeSpace.read(unknown).base_clock is None
@@ -266,7 +312,12 @@ def test_a_message_from_before_it_told_more_is_read() -> None:
     ways = {"ahead": 0.8, "left": 1.0, "right": 0.0, "behind": math.nan}
     read = FreeSpace.read(SimpleNamespace(header=stamp, base_clock_offset=0.5, **ways))
     assert read.words == "ahead 0.8 m, left 1.0 m, right blocked, behind not seen"
-    assert read.say("{around}; {seen}; {tried}") == "not seen; not seen; nothing"
+    assert read.say("{around}; {seen}; {tried}; {path}") == "not seen; not seen; nothing; not seen"
+    later = FreeSpace(told=True, seen=(0.5, 2.0), tried=("search",), path=(0.5, 1.0)).fields
+    for name in ("ranges", "body_front", "body_side", "path_bearing", "path_distance"):
+        del later[name]
+    read = FreeSpace.read(SimpleNamespace(header=stamp, **later))
+    assert read.say("{seen}; {tried}; {path}") == "left 29 2.0; search; not seen"
 
 
 @pytest.mark.parametrize(
@@ -306,15 +357,31 @@ def test_a_cloud_of_many_points_is_thinned_to_what_is_met_first(seed: int) -> No
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1e300])
 @pytest.mark.parametrize(
-    "field", ["front_x", "front_y", "front_yaw", "seen_bearing", "seen_distance"]
+    "field",
+    [
+        *("front_x", "front_y", "front_yaw", "body_front", "body_side", "ranges"),
+        *("seen_bearing", "seen_distance", "path_bearing", "path_distance"),
+    ],
 )
 def test_a_place_that_is_none_in_a_message_is_not_told(field: str, wrong: float) -> None:
-    fields = FreeSpace(front=Pose(), told=True, seen=(0.5, 2.0)).fields | {field: wrong}
-    read = FreeSpace.read(SimpleNamespace(header=SimpleNamespace(stamp=Stamp()), **fields))
-    where = read.telling((1.0, 1.0)).words_seen
+    space = FreeSpace(
+        *(9.0, 9.0, 9.0, 9.0),
+        ranges=(1.5,) * RANGES,
+        body=(0.4, 0.2),
+        front=Pose(),
+        told=True,
+        seen=(0.5, 2.0),
+        path=(0.5, 2.0),
+    )
+    value = [wrong] * RANGES if field == "ranges" else wrong
+    read = read_back(space, **{field: value})
+    where = read.telling((1.0, 1.0)).say("{seen}")
     assert where == "left 45 1.4" or (read.front is None and read.place(0.0, 1.0) is None)
-    assert re.fullmatch(r"not seen|(left|right|ahead) \d{1,3} \d+\.\d", read.words_seen)
-    assert re.fullmatch(r"not seen|(left|right|ahead) \d{1,3} \d+\.\d", where)
+    for told in (where, read.say("{seen}"), read.say("{path}")):
+        assert re.fullmatch(r"not seen|(left|right|ahead) \d{1,3} \d+\.\d", told)
+    memory = MissionMemory()  # and drives no robot mad
+    again = memory.tell("it", replace(read, told=False), tells_path=True).say("{path}")
+    assert re.fullmatch(r"not seen|(left|right|ahead) \d{1,3} \d+\.\d", again)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
-from edge_cloud_spec.nav.free_space import FreeSpace, free_around, free_space
-from edge_cloud_spec.nav.pose import Pose, ahead_of
+from edge_cloud_spec.nav.free_space import FreeSpace, free_space, looking_around
+from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.sight import LidarSight, Rays
 
@@ -58,8 +57,7 @@ def free_space_of(pose: Pose, sight: LidarSight, settings: NavigatorSettings) ->
     """What a navigator says of the free space at a pose, by what its lidar sees there."""
     margin = np.full(len(sight.points), settings.obstacles.margin)
     seen = sight.points, margin, [sight], settings
-    front = ahead_of(pose, settings.obstacles.front)
-    return replace(free_space(*seen), around=free_around(*seen), front=front)
+    return looking_around(free_space(*seen), *seen, pose)
 
 
 def scan_from(pose: Pose, base: Base) -> np.ndarray:

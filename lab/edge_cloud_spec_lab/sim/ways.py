@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edge_cloud_spec.pilot.costmap import cost_to_go
+
 from .thing import Thing
 
 CELL = 0.1
@@ -79,26 +81,9 @@ class Ways:
         """
         key = goals.tobytes()
         if key not in self._fields:
-            self._fields[key] = self._spread(goals)
+            cost = np.where(self.free, CELL * self.cost, np.inf)
+            self._fields[key] = cost_to_go(cost, goals)
         return self._fields[key]
-
-    def _spread(self, goals: np.ndarray) -> np.ndarray:
-        far = np.full(self.gap.shape, np.inf)
-        far[goals & self.free] = 0.0
-        blocked = ~self.free
-        cost = CELL * self.cost
-        w, d = far.shape
-        steps = [(i, j) for i in (0, 1, 2) for j in (0, 1, 2) if (i, j) != (1, 1)]
-        while True:
-            padded = np.pad(far, 1, constant_values=np.inf)
-            near = far
-            for i, j in steps:
-                length = math.hypot(i - 1, j - 1)
-                near = np.minimum(near, padded[i : i + w, j : j + d] + length * cost)
-            near[blocked] = np.inf
-            if np.array_equal(near, far):
-                return far
-            far = near
 
     def clear(self, a: Point, b: Point) -> bool:
         """Whether the robot fits on the straight line; no worse than at its begin is enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from edge_cloud_spec.edge.decode_options import DecodeSettings
 from edge_cloud_spec.msg import DecodeRequest
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import Instruction
-from edge_cloud_spec.nav.free_space import FreeSpace
+from edge_cloud_spec.nav.free_space import RANGES, FreeSpace
 from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nodes.nav_messages import to_free_space
@@ -113,7 +114,8 @@ def test_a_replay_tells_of_each_mission_what_its_prompts_told_whatever_it_answer
             once.instruct("stop", IT)
         stamp = round(once.now * 1e9) + 10**9
         front = Pose(0.3 * number, 0.0, 0.2 * number)
-        decide = once.decide(stamp, [FreeSpace(1.0, around=AROUND, front=front, at=stamp)])
+        shown = FreeSpace(1.0, around=AROUND, ranges=(1.5,) * RANGES, body=(0.4, 0.2))
+        decide = once.decide(stamp, [replace(shown, front=front, at=stamp)])
         message = DecodeRequest(request_id=decide.request, kind=DecodeRequest.OPEN)
         message.header.stamp = Time(nanoseconds=decide.frame.stamp).to_msg()
         message.free_space = to_free_space(once.told[-1])
@@ -123,7 +125,8 @@ def test_a_replay_tells_of_each_mission_what_its_prompts_told_whatever_it_answer
         again.decide(task.stamp, [FreeSpace.read(to_free_space(task.free_space))])
     told = [request.text.splitlines()[-2] for request in once.runner.requests]
     assert told == [request.text.splitlines()[-2] for request in again.runner.requests]
-    assert [line.split("; ", 1)[1] for line in (told[0], told[2])] == 2 * [
+    assert all(re.match(r"way (left|right|ahead) \d+ \d\.\d; free 0 1", line) for line in told)
+    assert [line.split("; ", 2)[2] for line in (told[0], told[2])] == 2 * [
         "seen not seen; not nothing"
     ]
     assert all("seen left" in line for line in (told[1], told[3]))

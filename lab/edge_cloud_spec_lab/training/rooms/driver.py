@@ -31,15 +31,14 @@ from ...tokens import ANSWER_TOKENS
 from ..flats.episodes import SEGMENTED_PX
 from ..tiny.evaluation import generate, greedy_answers
 from ..tiny.language import answer, askable, reason_of, visible
-from .expert import ACTIONS, GOALS, NEVER, Reach, RoomExpert
+from .expert import ACTIONS, GOALS, Reach, costs_of
 
 TOLD = load_dialect("around")
-"""The dialect in which it is told what lidars show, and where it saw the thing."""
+"""The dialect in which it is told what lidars show, where it saw the thing, and the path there."""
 
 ROOM_ROBOT = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"), drive=STOP_AND_GO)
 """A robot with a lidar that stands while it is decided for."""
 
-TRIED_COST = 1.6  # decisions, for each time that an action was tried there
 DRIVE_ACTIONS = 40  # of a drive without a navigator
 MOTION_ERROR_SHARE, HEADING_ERROR_RAD = (
     0.03,
@@ -108,8 +107,9 @@ class Driver(ExitStack):
     """Decides for a robot in one room: a model, or without one the expert; both err with a
     ``share`` of random actions or are helped by that share of the expert's.
 
-    ``painter``: of the pictures; without one there are none. ``looks``: with an expert, of where
-    the thing can be asked for and there is a way to it, each with the segmented picture.
+    ``painter``: of the pictures; without one there are none. ``taught``: whether the expert says
+    what is right; without a model it does. ``looks``: then, of where the thing can be asked for,
+    each with the segmented picture.
     """
 
     def __init__(
@@ -119,15 +119,15 @@ class Driver(ExitStack):
         rng: np.random.Generator,
         painter: Camera | None = None,
         decider: Decider | None = None,
-        expert: RoomExpert | None = None,
+        taught: bool = False,
         share: float = 0.0,
     ) -> None:
         super().__init__()
         self.room, self.looks = room, list[tuple[Look, np.ndarray]]()
-        self._rng, self._decider, self._share, self._expert = rng, decider, share, expert
+        self._rng, self._decider, self._share = rng, decider, share
         self._painter = None if painter is None else self.enter_context(painter)
         self._world, self._measurer = World(scene), None
-        if expert is not None:
+        if taught or decider is None:
             camera = Camera(scene, "rays", SEGMENTED_PX, shadows=False)
             self._measurer = self.enter_context(camera)
         self._memory = MissionMemory()
@@ -145,20 +145,22 @@ class Driver(ExitStack):
         pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.02, 2), -0.06, 0.06))
         eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.005)))
         sight = sight_of(pose, self._world, ROOM_ROBOT)
-        space = self._memory.tell(name, free_space_of(pose, sight, ROOM_ROBOT))
+        space = free_space_of(pose, sight, ROOM_ROBOT)
+        space = self._memory.tell(name, space, tells_path=True)
         reach, image = Reach.of_sight(sight, ROOM_ROBOT), NO_IMAGE
         if self._painter is not None:
             image = expose(self._painter.render(eye), rng)
             image = halved(decode_jpeg(encode_jpeg(image, int(rng.integers(70, 96)))))
-        if self._expert is None or self._measurer is None:
+        if self._measurer is None:
             return Look(image, (), space, reach, np.zeros(0))
         segmented = self._measurer.segment(eye)
         things = tuple(visible_things(self.room, eye, segmented))
-        costs = self._expert.costs(pose, name, visible(things), reach)
-        tried = [ACTIONS.index(action) for action in space.tried]
-        np.add.at(costs, tried, TRIED_COST)
+        thing = visible(things).get(name)
+        # before an answer has told the place, the path leads to where it might be
+        path = space.path if thing is None or space.seen is not None else None
+        costs = costs_of(thing, path, reach, space.tried)
         look = Look(image, things, space, reach, costs)
-        if name in askable(things) and costs.min() < NEVER / 2:  # else there is no way
+        if name in askable(things):
             self.looks.append((look, segmented))
         return look
 
@@ -169,11 +171,12 @@ class Driver(ExitStack):
             taken = str(action_of(text) or "")
         else:
             text = answer(look.things, name, REASON_FIRST) if name in askable(look.things) else ""
-        if self._expert is not None and self._rng.random() < self._share:
+        if self._measurer is not None and self._rng.random() < self._share:
             wrong = self._decider is None and look.right != "stop"
             taken = str(self._rng.choice(_RANDOM)) if wrong else look.right
         if (action := parse_action(taken)) is not None:
-            self._memory.act(name, look.space, action, TOLD.place(text))
+            seen = TOLD.place(text)
+            self._memory.act(name, look.space, action, seen, absent=bool(text) and seen is None)
         return taken
 
 

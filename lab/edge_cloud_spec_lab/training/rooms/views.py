@@ -34,7 +34,7 @@ from ..flats.episodes import EXPERT_ANSWER_SHARES, RANDOM_ACTION_SHARES
 from ..rendered import make_files
 from ..tiny.data import Views
 from .driver import NO_IMAGE, ROOM_ROBOT, TOLD, Decider, Driver, drive
-from .expert import ACTIONS, RoomExpert
+from .expert import ACTIONS, NEVER
 
 ROOMS_PER_FILE = 20
 ROOM_LESSON_S = 75.0  # of a mission
@@ -51,7 +51,7 @@ _MIRRORED = [ACTIONS.index(" ".join(_SWAPPED.get(w, w) for w in a.split())) for 
 class RoomViews(Views):
     """Views of furnished rooms: ``goal`` int8 [N], the kind that the robot was sent to, and
     ``costs`` float32 [N, A], decisions to it after each of ACTIONS. What a lidar shows: ``around``
-    float32 [N, 18], as FreeSpace has it, m, and ``seen`` [N, 2], rad and m, NaN: not yet.
+    float32 [N, 18], as FreeSpace has it, m, ``seen`` and ``path`` [N, 2], rad and m, NaN: none.
     ``tried`` int8 [N, MOST_TRIED], indices into ACTIONS or -1: what was tried there, which
     ``costs`` count."""
 
@@ -59,6 +59,7 @@ class RoomViews(Views):
     costs: np.ndarray
     around: np.ndarray
     seen: np.ndarray
+    path: np.ndarray
     tried: np.ndarray
 
     def target(self, index: int) -> str:
@@ -70,21 +71,24 @@ class RoomViews(Views):
         costs = self.costs[index].astype(float)
         if mirrored:
             costs = costs[_MIRRORED]
-            if costs[SEARCH] > 0.0:  # to the left all the same
-                costs[SEARCH] = costs[ACTIONS.index("turn left large")]
+            left = costs[ACTIONS.index("turn left large")]
+            if costs[SEARCH] > 0.0 and left < NEVER:  # to the left all the same
+                costs[SEARCH] = left
         weights = np.exp((costs.min() - costs) / COST_SOFTNESS)
         return ACTIONS[int(rng.choice(len(ACTIONS), p=weights / weights.sum()))]
 
     def told(self, index: int, mirrored: bool) -> str:
         """What a prompt tells of the lidar."""
-        around, (bearing, distance) = self.around[index], self.seen[index].tolist()
+        around, sign = self.around[index], -1.0 if mirrored else 1.0
         if mirrored:
-            around, bearing = np.concatenate([around[-2::-1], around[-1:]]), -bearing
-        seen = None if math.isnan(bearing) else (bearing, distance)
-        tried = [_MIRRORED[k] if mirrored else k for k in self.tried[index].tolist() if k >= 0]
-        space = FreeSpace(
-            around=tuple(around.tolist()), seen=seen, tried=tuple(ACTIONS[k] for k in tried)
+            around = np.concatenate([around[-2::-1], around[-1:]])
+        seen, path = (
+            None if math.isnan(bearing) else (sign * bearing, distance)
+            for bearing, distance in (self.seen[index].tolist(), self.path[index].tolist())
         )
+        tried = [_MIRRORED[k] if mirrored else k for k in self.tried[index].tolist() if k >= 0]
+        names = tuple(ACTIONS[k] for k in tried)
+        space = FreeSpace(around=tuple(around.tolist()), seen=seen, path=path, tried=names)
         return space.say(TOLD.free_space)
 
 
@@ -109,6 +113,7 @@ def rows_of(driver: Driver) -> list[dict[str, np.ndarray]]:
             "costs": look.costs.astype(np.float32),
             "around": np.array(look.space.around, np.float32),
             "seen": np.array(look.space.seen or (math.nan, math.nan), np.float32),
+            "path": np.array(look.space.path or (math.nan, math.nan), np.float32),
             "tried": np.full(MOST_TRIED, -1, np.int8),
         }
         for n, action in enumerate(look.space.tried):
@@ -138,7 +143,7 @@ def write_room_views(path: Path, seed: int, count: int, renderer: str) -> None:
         else:
             painter = Camera(scene, "rays", VIEW_PX, shadows)
         share = float(rng.choice(RANDOM_ACTION_SHARES))
-        with Driver(room, scene, rng, painter, expert=RoomExpert(room), share=share) as driver:
+        with Driver(room, scene, rng, painter, share=share) as driver:
             mission = RoomMission(room, driver, ROOM_ROBOT, ROOM_LESSON_S, SCAN_CYCLES)
             arrived += mission.run().arrived
             rows += rows_of(driver)
@@ -162,13 +167,11 @@ def write_told_views(
         for number in range(count):
             rng = np.random.default_rng((seed, number, 0x701D))
             room = make_furnished(2**31 + 2**30 + seed * 1000 + number)
-            scene, expert = Scene(room), RoomExpert(room)
+            scene = Scene(room)
             starts = [sample_pose(room, rng) for _ in range(DRIVES_A_ROOM - 1)]
             for start in (room.start, *starts):
-                if not expert.gets_there(start, room.target):
-                    continue
                 there, share = replace(room, start=start), float(rng.choice(shares))
-                driver = Driver(there, scene, rng, None, decider, expert, share)
+                driver = Driver(there, scene, rng, None, decider, taught=True, share=share)
                 drivers.append(stack.enter_context(driver))
         arrived = drive(drivers, np.random.default_rng((seed, 0x701D)), decider)
     _save(path, [row for driver in drivers for row in rows_of(driver)], arrived, len(drivers))
@@ -176,7 +179,7 @@ def write_told_views(
 
 def _save(path: Path, rows: Sequence[dict[str, np.ndarray]], arrived: int, missions: int) -> None:
     if not rows:
-        raise UserError("no room of this seed has a way to its thing: choose another --seed")
+        raise UserError("no view of this seed can be asked about: choose another --seed")
     arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     np.savez(path, arrived=np.array([arrived, missions]), **arrays)  # type: ignore[arg-type]
 
@@ -205,6 +208,8 @@ def _read(name: str, files: Sequence[Path]) -> RoomViews:
     parts, counts = [], np.zeros(2, int)
     for file in files:
         with np.load(file) as stored:
+            if missing := {field.name for field in fields(RoomViews)} - set(stored):
+                raise UserError(f"{file} has no {min(missing)}: remove it, to have it made again")
             parts.append(RoomViews(*(stored[field.name] for field in fields(RoomViews))))
             counts += stored["arrived"]
     views = together(parts)
