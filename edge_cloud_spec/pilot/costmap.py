@@ -1,7 +1,8 @@
 """What a mission has seen of the floor, and the path over it.
 
 An occupancy grid of log odds (Moravec and Elfes, ICRA 1985) with a cost near what is solid, and
-where the camera has not looked yet (frontiers: Yamauchi, CIRA 1997).
+where the camera has not looked yet (frontiers: Yamauchi, CIRA 1997). A path ends where the body
+faces the thing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,17 @@ from numpy.typing import NDArray
 from ..nav.free_space import RANGES, FreeSpace
 from ..nav.pose import Pose, wrap
 from ..nav.sight import NEAR_M
+from .lattice import (
+    ANGLES,
+    HEADINGS,
+    TIGHT_COST,
+    Cell,
+    Floats,
+    Lattice,
+    Mask,
+    Route,
+    nearest_heading,
+)
 
 COSTMAP_CELL_M = 0.1
 REACH = 100  # cells to each side of where the mission began
@@ -22,18 +34,16 @@ FREE_ODDS, SOLID_ODDS, MOST_ODDS = -1.0, 2.0, 4.0
 NEVER_M = 0.15  # from what is solid; no base's middle is so near
 FITS_M = 0.02  # beside the body; with less it does not fit
 NARROW = (0.1, 1.6), (0.2, 1.6)  # m beside it: what has less costs so many times as much
-UNSEEN_COST, TIGHT_COST = 1.5, 30.0  # of a cell; free ones cost 1, where it does not fit TIGHT_COST
-THING_M, STANDS_M = (
-    0.3,
-    0.75,
-)  # from the thing's place: what is the thing itself, and the path's end
+UNSEEN_COST = 1.5  # of a cell; free ones cost 1
+HEADED = 42  # cells to each side of the base within which headings count
+# What most bodies keep, as ObstacleSettings has it: a free space tells the side's margin alone.
+BODY_MARGIN_M, CLEARANCE_M = 0.08, 0.15
+THING_M = 0.3  # from the thing's place; what is solid there is the thing
+STANDS_M, FACING_RAD = 1.0, 0.3  # from its place, and from ahead to it, at the path's end
 LOOK_M, LOOK_CELLS = 0.35, 14  # so many that are new around a cell are worth a look
 NEAREST_LOOK_M = 0.5
-STRAIGHT_SHARE, STRAIGHT_CELLS = 1.1, 0.5  # what a straight leg may cost more than the path
 
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Cell = tuple[int, int]
+Window = tuple[slice, slice]
 
 
 class Costmap:
@@ -42,7 +52,8 @@ class Costmap:
     def __init__(self) -> None:
         size = 2 * REACH + 1
         self._odds, self._looked = np.zeros((size, size)), np.zeros((size, size), bool)
-        self._base, self._origin, self._side = Pose(), (math.nan, math.nan), 0.0
+        self._base, self._origin = Pose(), (math.nan, math.nan)
+        self._front, self._side = 0.0, 0.0
 
     def add(self, space: FreeSpace) -> bool:
         """Look from there; returns whether it is known where that is, and in the grid."""
@@ -53,13 +64,13 @@ class Costmap:
             self._origin = base.x, base.y
         if self._cell(base.x, base.y) is None:
             return False
-        self._base, self._side = base, space.body[1]
+        self._base, (self._front, self._side) = base, space.body
         away, bearing = self._from(base)
         toward = np.rint(bearing * (RANGES / math.tau)).astype(int) % RANGES
         ranges = np.array(space.ranges)
         free = away < np.minimum(ranges, NEAR_M)[toward] - COSTMAP_CELL_M
         solid, bearings = np.zeros_like(free), np.arange(RANGES) * (math.tau / RANGES)
-        for met in np.flatnonzero(ranges < NEAR_M):
+        for met in np.flatnonzero(ranges <= NEAR_M):
             yaw, far = base.yaw + bearings[met], ranges[met]
             cell = self._cell(base.x + far * math.cos(yaw), base.y + far * math.sin(yaw))
             if cell is not None:
@@ -79,40 +90,65 @@ class Costmap:
         there = here if place is None else self._cell(*place)
         if here is None or there is None:
             return None
-        solid, known = self._odds > 0.0, self._odds < 0.0
+        solid = self._odds > 0.0
         if place is not None:
-            thing = self._from(Pose(*place))[0]
-            cost, far = self._field(solid & (thing > THING_M), known, thing <= STANDS_M, here)
-            straight = _is_straight(cost, here, there, far[here] + STANDS_M / COSTMAP_CELL_M)
-            if far[here] == 0.0 or straight:
-                return self._leg(*place)
-        if place is None or math.isinf(far[here]):
-            cost, far = self._field(solid, known, self._worth_a_look(solid, known), here)
-        if math.isinf(far[here]):
-            return None
-        steps = np.array(first_leg(cost, far, here)) - REACH
-        return self._leg(
-            *(o + COSTMAP_CELL_M * int(n) for o, n in zip(self._origin, steps, strict=True))
-        )
+            away = self._from(Pose(*place))[0]
+            stands = (away > THING_M) & (away <= STANDS_M)
+            others = solid & (away > THING_M)
+            seeing = _seeing(others, stands, there)
+            route = self._route(others, seeing if seeing.any() else stands, here, place)
+            if route is not None:
+                straight = route.leads_straight(there, STANDS_M / COSTMAP_CELL_M)
+                leg = route.first_leg
+                return self._leg(*place) if straight or leg == here else self._leg_to(leg)
+        route = self._route(solid, self._worth_a_look(solid), here)
+        return None if route is None else self._leg_to(route.first_leg)
 
-    def _field(self, solid: Mask, known: Mask, goals: Mask, here: Cell) -> tuple[Floats, Floats]:
-        """What each cell costs, and the cheapest path from it to a goal; infinite: none."""
-        cost, far = np.where(known, 1.0, UNSEEN_COST), np.full(solid.shape, np.inf)
-        for beside, times in NARROW:
-            cost[_near(solid, self._side + beside) > 0] *= times
-        cost[_near(solid, self._side + FITS_M) > 0] = TIGHT_COST
-        cost[_near(solid, NEVER_M) > 0] = math.inf
+    def _route(
+        self, solid: Mask, goals: Mask, here: Cell, place: tuple[float, float] | None = None
+    ) -> Route | None:
+        """The path to one of ``goals``; to a place it ends facing it. None: there is none.
+
+        Headings count within HEADED cells; farther on it is the path of a disc.
+        """
+        whole, near = _windows((self._odds != 0.0) | goals, here)
+        cost = self._costs(solid, whole)
         cost[here] = 1.0
-        shown = solid | known | goals
-        shown[here] = True
-        rows, columns = (np.flatnonzero(shown.any(axis)) for axis in (1, 0))
-        part = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        far[part] = cost_to_go(cost[part], goals[part])
-        return cost, far
+        ends = np.where(goals[near], 0.0, np.full((HEADINGS, 1, 1), math.inf))
+        if place is not None:
+            away, bearing = self._from(Pose(*place))  # from the place: it faces the other way
+            ends[np.cos(ANGLES[:, None, None] - bearing[near]) > -math.cos(FACING_RAD)] = math.inf
+            cost[away <= THING_M] += TIGHT_COST
+        low = near[0].start, near[1].start
+        row, column = here[0] - low[0], here[1] - low[1]
+        if near != whole:
+            beyond = self._beyond(cost, solid, goals, whole)[near]
+            inner = (slice(max(0, n - HEADED + 1), n + HEADED) for n in (row, column))
+            beyond[tuple(inner)] = math.inf
+            ends = np.minimum(ends, beyond)
+        body = (self._front + BODY_MARGIN_M, self._side, CLEARANCE_M)
+        lattice = Lattice(cost[near], solid[near], *(m / COSTMAP_CELL_M for m in body))
+        route = Route(lattice, ends, (nearest_heading(self._base.yaw), row, column), low)
+        return route if math.isfinite(route.cost) else None
 
-    def _worth_a_look(self, solid: Mask, known: Mask) -> Mask:
+    def _beyond(self, cost: Floats, solid: Mask, goals: Mask, whole: Window) -> Floats:
+        """What the path of a disc costs from each cell; infinite: there is none."""
+        beyond, touched = np.full_like(cost, math.inf), _near(solid[whole], self._side + FITS_M) > 0
+        beyond[whole] = cost_to_go(cost[whole] + TIGHT_COST * touched, goals[whole])
+        return beyond
+
+    def _costs(self, solid: Mask, whole: Window) -> Floats:
+        """What cells of a window cost to come to, infinite: no base's middle is there."""
+        cost, solid = np.where(self._odds < 0.0, 1.0, UNSEEN_COST), solid[whole]
+        for beside, times in NARROW:
+            cost[whole][_near(solid, self._side + beside) > 0] *= times
+        cost[whole][_near(solid, NEVER_M) > 0] = math.inf
+        return cost
+
+    def _worth_a_look(self, solid: Mask) -> Mask:
         """Floor where enough is free that the camera has not looked at; else where it ends in what
         is unknown."""
+        known = self._odds < 0.0
         able = known & (_near(solid, self._side + FITS_M) == 0)
         able &= self._from(self._base)[0] >= NEAREST_LOOK_M
         for new in (known & ~self._looked, ~known & ~solid):
@@ -120,6 +156,10 @@ class Costmap:
             if goals.any():
                 break
         return np.asarray(goals)
+
+    def _leg_to(self, cell: Cell) -> tuple[float, float]:
+        middle = np.array(self._origin) + COSTMAP_CELL_M * (np.array(cell) - REACH)
+        return self._leg(*middle.tolist())
 
     def _leg(self, x: float, y: float) -> tuple[float, float]:
         dx, dy = x - self._base.x, y - self._base.y
@@ -154,28 +194,25 @@ def cost_to_go(cost: Floats, goals: Mask) -> Floats:
         far = nearer
 
 
-def first_leg(cost: Floats, far: Floats, start: Cell) -> Cell:
-    """The farthest cell down ``far`` to which the straight line costs hardly more than the path."""
-    cell, leg = start, start
-    while far[cell] > 0.0:
-        low = max(cell[0] - 1, 0), max(cell[1] - 1, 0)
-        near = far[low[0] : cell[0] + 2, low[1] : cell[1] + 2]
-        row, column = divmod(int(near.argmin()), near.shape[1])
-        following = low[0] + row, low[1] + column
-        if following == cell:
-            break
-        cell = following
-        if leg == start or _is_straight(cost, start, cell, far[start] - far[cell]):
-            leg = cell
-    return leg
+def _windows(shown: Mask, middle: Cell) -> tuple[Window, Window]:
+    """The part of a grid that has what is shown and a cell, and what of it is within HEADED cells
+    of that."""
+    whole, near = [], []
+    for axis, here in zip((1, 0), middle, strict=True):
+        cells = np.append(np.flatnonzero(shown.any(axis)), here)
+        low, high = int(cells.min()), int(cells.max()) + 1
+        whole.append(slice(low, high))
+        near.append(slice(max(low, here - HEADED), min(high, here + HEADED + 1)))
+    return (whole[0], whole[1]), (near[0], near[1])
 
 
-def _is_straight(cost: Floats, start: Cell, end: Cell, path: float) -> bool:
-    """Whether the straight line costs hardly more than this path."""
-    line = np.linspace(start, end, 2 * max(abs(np.subtract(end, start))) + 1)
-    rows, columns = np.rint(line).astype(int).T
-    straight = float(cost[rows, columns].mean()) * math.dist(start, end)
-    return straight < math.inf and straight <= STRAIGHT_SHARE * path + STRAIGHT_CELLS
+def _seeing(solid: Mask, cells: Mask, there: Cell) -> Mask:
+    """Those of ``cells`` from which nothing solid hides a place."""
+    found, seeing = np.argwhere(cells), np.zeros_like(cells)
+    part = np.linspace(0.0, 1.0, int(STANDS_M / COSTMAP_CELL_M) + 2)[:, None, None]
+    rows, columns = np.rint(found * (1.0 - part) + np.array(there) * part).astype(int).T
+    seeing[tuple(found.T)] = ~solid[rows, columns].any(1)
+    return seeing
 
 
 def _near(mask: Mask, metres: float) -> NDArray[np.int_]:

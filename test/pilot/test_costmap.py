@@ -143,11 +143,31 @@ def test_no_path_leads_through_a_wall_as_far_as_a_lidar_shows_it(far: float) -> 
 def test_near_to_the_place_the_path_leads_to_it(seed: int) -> None:
     random, costmap = Random(seed), Costmap()
     place = -2.7, random.uniform(-2.0, 2.0)  # against a wall
-    pose = Pose(place[0] + 0.7 * random.random(), place[1] + 0.2, random.uniform(-3, 3))
+    pose = Pose(place[0] + 0.7 + 0.2 * random.random(), place[1] + 0.2, random.uniform(-3, 3))
     costmap.add(space_at(pose, ROOM))
     path = costmap.path(place)
     assert path is not None
     assert path[1] == pytest.approx(math.dist(place, (pose.x, pose.y)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_its_corners_have_no_room_it_leaves_before_it_turns_to_the_place(seed: int) -> None:
+    random, costmap = Random(seed), Costmap()
+    place = -1.7, random.uniform(-1.0, 1.0)
+    pose = Pose(-3.0 + 0.46, place[1], random.choice((-1, 1)) * math.pi / 2)
+    turned_at = []
+    for _ in range(8):
+        costmap.add(space_at(pose, ROOM))
+        path = costmap.path(place)
+        assert path is not None
+        if path[1] == pytest.approx(math.dist(place, (pose.x, pose.y))):
+            break
+        back = abs(path[0]) > math.pi / 2
+        turn = wrap(path[0] + math.pi * back)
+        turned_at += [gap(pose, ROOM)] * (abs(turn) > 0.8)
+        pose = ahead_of(replace(pose, yaw=pose.yaw + turn), -path[1] if back else path[1])
+    assert gap(pose, ROOM) > FRONT + 0.08, "its front has no room where it turns to the place"
+    assert all(room > FRONT + 0.08 for room in turned_at)
 
 
 def test_what_no_lidar_sees_is_neither_free_nor_in_the_way() -> None:
@@ -191,6 +211,67 @@ def test_a_paths_cost_is_that_of_its_cells() -> None:
     cost[4, 3] = 1.0
     found = cost_to_go(cost, goals)
     assert found[2, 0] == pytest.approx(2 + 4 * math.sqrt(2)) and found[2, 6] == 0.0
+
+
+def box(x: float, y: float, half: float) -> tuple[Segment, ...]:
+    """The four sides of a square thing."""
+    a, b, c, d = x - half, x + half, y - half, y + half
+    return (a, c, b, c), (b, c, b, d), (b, d, a, d), (a, d, a, c)
+
+
+@pytest.mark.parametrize("far", [0.7, 1.0, 1.3, 1.6])
+def test_no_path_leads_past_the_thing_to_face_it_from_behind(far: float) -> None:
+    """The thing's own points are not in the way; backing over it would save the turn."""
+    costmap = Costmap()
+    costmap.add(space_at(Pose(), (*ROOM, *box(-far, 0.0, 0.15))))
+    path = costmap.path((-far, 0.0))
+    assert path is not None and path[1] < far + 0.01
+
+
+@pytest.mark.parametrize("far", [6.0, 7.0, 9.0])
+@pytest.mark.parametrize("sees_behind", [True, False])
+def test_a_place_far_off_is_gone_to_whatever_is_seen_behind(far: float, sees_behind: bool) -> None:
+    costmap, walls = Costmap(), ((-20.0, -20.0, -20.0, 20.0), (20.0, -20.0, 20.0, 20.0))
+    space = space_at(Pose(), walls)
+    seen = [m if sees_behind or n < 45 or n > 135 else math.nan for n, m in enumerate(space.ranges)]
+    costmap.add(replace(space, ranges=tuple(seen)))
+    path = costmap.path((far, 0.0))
+    assert path is not None and path[1] > 2.0 and abs(path[0]) < 0.1
+
+
+@pytest.mark.parametrize("gap_m", [0.40, 0.44, 0.8])
+def test_a_door_farther_off_is_better_than_a_gap_in_which_the_body_does_not_fit(
+    gap_m: float,
+) -> None:
+    """The door is beyond the cells in which headings count."""
+    half, costmap = gap_m / 2, Costmap()
+    walls = (
+        *((x, -9.0, x, -half) for x in (2.0, 2.8)),
+        *((x, half, x, 4.6) for x in (2.0, 2.8)),
+        *((x, 6.0, x, 9.0) for x in (2.0, 2.8)),
+        *((2.0, y, 2.8, y) for y in (-half, half, 4.6, 6.0)),
+        (-4.0, -9.0, -4.0, 9.0),
+    )
+    for y in np.linspace(0.0, 5.0, 11):
+        costmap.add(space_at(Pose(1.0, float(y), 0.0), walls))
+        costmap.add(space_at(Pose(3.6, float(y), 0.0), walls))
+    costmap.add(space_at(Pose(), walls))
+    path = costmap.path((4.5, 0.0))
+    assert path is not None and (path[0] > 0.5) == (gap_m < 0.5), path
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_leg_goes_somewhere_or_to_the_place(seed: int) -> None:
+    """Also where only turns are left, in narrow places."""
+    random, costmap = Random(seed), Costmap()
+    wide, far = random.uniform(0.6, 1.2), random.uniform(0.5, 1.4)
+    walls = ((-3.0, wide / 2, 3.0, wide / 2), (-3.0, -wide / 2, 3.0, -wide / 2))
+    pose = Pose(0.0, random.uniform(-0.05, 0.05), random.uniform(-math.pi, math.pi))
+    place = far, random.uniform(-wide / 2, wide / 2)
+    costmap.add(space_at(pose, walls))
+    path = costmap.path(place)
+    assert path is not None
+    assert path[1] > 0.05 or path[1] == pytest.approx(math.dist(place, (pose.x, pose.y)))
 
 
 SEARCH = parse_action("search")

@@ -116,6 +116,26 @@ def test_the_expert_goes_along_the_path_that_is_told_unless_it_gets_nowhere() ->
 
 
 @pytest.mark.parametrize(
+    ("bearing", "distance", "stops"), [(14.0, 0.6, True), (-10.0, 0.7, True), (26.0, 0.6, False)]
+)
+def test_beside_the_thing_the_expert_turns_to_it_and_stops_where_it_cannot(
+    bearing: float, distance: float, stops: bool
+) -> None:
+    thing, elsewhere = VisibleThing("red chair", 900, bearing, distance), (-1.0, 0.5)
+    turn = best_action(thing)
+    assert best(thing, elsewhere) == turn
+    shut, farther = Reach(9.0, 9.0, 0.02, 0.02), replace(thing, distance=1.2)
+    for seen, reach, tried, stopped in (
+        (thing, shut, [turn], stops),
+        (thing, shut, [], False),
+        (thing, FREE, [turn], False),  # a turn to it before this one
+        (farther, shut, [turn], False),
+    ):
+        costs = costs_of(seen, elsewhere, reach, tried)
+        assert (ACTIONS[int(costs.argmin())] == "stop") == stopped
+
+
+@pytest.mark.parametrize(
     ("action", "made"),
     [
         ("move forward large", (0.5, 0.0)),

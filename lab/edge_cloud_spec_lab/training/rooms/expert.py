@@ -19,7 +19,7 @@ from edge_cloud_spec.nav.sight import LidarSight
 from edge_cloud_spec.nav.steps import Goal, Steps, goal_of
 
 from ...sim.thing import VisibleThing
-from ..tiny.language import STOP_M, best_action
+from ..tiny.language import SLIGHT_DEG, STOP_M, best_action
 
 _STEPS = Steps()
 ACTIONS = tuple(str(action) for action in every_action())
@@ -81,35 +81,42 @@ def costs_of(
     """Decisions [A] that each of ACTIONS costs: towards a thing that is in view, along the path to
     it if one is known; None: along a path to look for it."""
     plain, found = best_action(thing), np.full(len(ACTIONS), NEVER)
-    if plain == "stop":
-        found[ACTIONS.index(plain)] = 0.0
+    if plain == "stop" or (plain in tried and _is_beside(thing) and not _is_made(plain, reach)):
+        found[ACTIONS.index("stop")] = 0.0
         return found
     if path is not None:
         for action, goal in GOALS.items():
             found[ACTIONS.index(action)] = _cost(action, reach.of(goal), goal, path)
     straight = thing is not None and _leads_straight(thing, path)
-    if path is None or (straight and reach.of(GOALS[plain]) == _meant(GOALS[plain])):
+    if path is None or (straight and _is_made(plain, reach)):
         found[ACTIONS.index(plain)] = 0.0
     np.add.at(found, [ACTIONS.index(action) for action in tried], TRIED_COST)
     return found
 
 
+def _is_beside(thing: VisibleThing | None) -> bool:
+    """Whether it stands at the thing, but for a turn."""
+    return thing is not None and thing.distance < STOP_M and abs(thing.bearing) <= SLIGHT_DEG
+
+
 def _leads_straight(thing: VisibleThing, path: Leg | None) -> bool:
-    if path is None:
+    if path is None or thing.distance < STOP_M:
         return True
     aside = abs(wrap(math.radians(thing.bearing) - path[0]))
     return aside <= STRAIGHT_RAD and path[1] >= thing.distance - STOP_M - SHORT_M
 
 
-def _meant(goal: Goal) -> tuple[float, float]:
-    return goal.distance, goal.angle
+def _is_made(action: str, reach: Reach) -> bool:
+    """Whether the navigator lets the base do it as far as meant."""
+    goal = GOALS[action]
+    return reach.of(goal) == (goal.distance, goal.angle)
 
 
 def _cost(action: str, made: tuple[float, float], goal: Goal, path: Leg) -> float:
     """Decisions to the end of the leg by way of this action, of which so much is made."""
     far, turn = made
     cost = SIZE_COST[action.split()[-1]] + BACKWARD_COST * ("backward" in action)
-    cost += CUT_SHORT_COST * (made != _meant(goal))
+    cost += CUT_SHORT_COST * (made != (goal.distance, goal.angle))
     cost += SHUT_COST * (abs(far) / BARELY_M + abs(turn) / BARELY_RAD < 1.0)
     length = min(path[1], LEG_M)
     x, y = length * math.cos(path[0]) - far, length * math.sin(path[0])
