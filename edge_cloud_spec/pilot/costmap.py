@@ -16,8 +16,8 @@ from ..nav.free_space import RANGES, FreeSpace
 from ..nav.pose import Pose, wrap
 from ..nav.sight import NEAR_M
 from .lattice import (
-    ANGLES,
     HEADINGS,
+    HEADINGS_RAD,
     TIGHT_COST,
     Cell,
     Floats,
@@ -117,7 +117,9 @@ class Costmap:
         ends = np.where(goals[near], 0.0, np.full((HEADINGS, 1, 1), math.inf))
         if place is not None:
             away, bearing = self._from(Pose(*place))  # from the place: it faces the other way
-            ends[np.cos(ANGLES[:, None, None] - bearing[near]) > -math.cos(FACING_RAD)] = math.inf
+            ends[np.cos(HEADINGS_RAD[:, None, None] - bearing[near]) > -math.cos(FACING_RAD)] = (
+                math.inf
+            )
             cost[away <= THING_M] += TIGHT_COST
         low = near[0].start, near[1].start
         row, column = here[0] - low[0], here[1] - low[1]

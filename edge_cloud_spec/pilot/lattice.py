@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 _QUARTER = ((1, 0), (2, 1), (1, 1), (1, 2))  # a step of each heading, cells
-STEPS = (*_QUARTER, *((-j, i) for i, j in _QUARTER))
-STEPS += tuple((-i, -j) for i, j in STEPS)
-ANGLES = np.array([math.atan2(j, i) for i, j in STEPS])
-HEADINGS, WIDEST_STEP = len(STEPS), 2
+HEADING_STEPS = (*_QUARTER, *((-j, i) for i, j in _QUARTER))
+HEADING_STEPS += tuple((-i, -j) for i, j in HEADING_STEPS)
+HEADINGS_RAD = np.array([math.atan2(j, i) for i, j in HEADING_STEPS])
+HEADINGS, WIDEST_STEP = len(HEADING_STEPS), 2
 TURN_COST, BACK_TIMES = 4.0, 1.5  # of a turn to the next heading, in free cells; of a cell back
 TIGHT_COST = 30.0  # of a state in which the body touches what is solid
 STRAIGHT_SHARE, STRAIGHT_CELLS = 1.1, 0.5  # what a straight leg may cost more than the path
@@ -29,7 +29,7 @@ State = tuple[int, int, int]
 
 def nearest_heading(angle: float) -> int:
     """The heading nearest to an angle, rad."""
-    return int(np.cos(ANGLES - angle).argmax())
+    return int(np.cos(HEADINGS_RAD - angle).argmax())
 
 
 class Lattice:
@@ -43,10 +43,10 @@ class Lattice:
 
     def __init__(self, cost: Floats, solid: Mask, front: float, side: float, keeps: float) -> None:
         half = HEADINGS // 2
-        body = [_touched(solid, angle, -front, front, side) for angle in ANGLES[:half]] * 2
-        before = [_touched(solid, angle, front, front + keeps, side) for angle in ANGLES]
+        body = [_touched(solid, angle, -front, front, side) for angle in HEADINGS_RAD[:half]] * 2
+        before = [_touched(solid, angle, front, front + keeps, side) for angle in HEADINGS_RAD]
         self._stand = np.where(body, np.maximum(cost, TIGHT_COST), cost)
-        lengths = np.hypot(*np.transpose(STEPS))[:, None, None]
+        lengths = np.hypot(*np.transpose(HEADING_STEPS))[:, None, None]
         shut = TIGHT_COST * np.array(before)
         self._ahead = lengths * (self._stand + shut)
         self._back = lengths * BACK_TIMES * (self._stand + np.roll(shut, half, 0))
@@ -64,7 +64,7 @@ class Lattice:
             nearer = np.minimum(nearer, np.roll(far + self._turn, 1, 0))
             for cost, sign in ((self._ahead, 1), (self._back, -1)):
                 reached = np.pad(far + cost, around, constant_values=math.inf)
-                for heading, step in enumerate(STEPS):
+                for heading, step in enumerate(HEADING_STEPS):
                     i, j = (WIDEST_STEP + sign * s for s in step)
                     moved = reached[heading, i : i + w, j : j + d]
                     nearer[heading] = np.minimum(nearer[heading], moved)
@@ -83,7 +83,7 @@ class Lattice:
             return cost
         parts = np.linspace(0.0, length / math.hypot(*way), 2 * int(np.abs(way).max()) + 1)[1:]
         rows, columns = np.rint(np.add(np.outer(parts, way), (row, column))).astype(int).T
-        each = float(self._ahead[ahead, rows, columns].mean()) / math.hypot(*STEPS[ahead])
+        each = float(self._ahead[ahead, rows, columns].mean()) / math.hypot(*HEADING_STEPS[ahead])
         return cost + each * length
 
     def following(self, state: State) -> list[tuple[float, int, State]]:
@@ -95,7 +95,9 @@ class Lattice:
             (float(self._turn[right, row, column]), 0, (right, row, column)),
         ]
         for cost, sign in ((self._ahead, 1), (self._back, -1)):
-            i, j = (n + sign * s for n, s in zip((row, column), STEPS[heading], strict=True))
+            i, j = (
+                n + sign * s for n, s in zip((row, column), HEADING_STEPS[heading], strict=True)
+            )
             if 0 <= i < cost.shape[1] and 0 <= j < cost.shape[2]:
                 found.append((float(cost[heading, i, j]), sign, (heading, i, j)))
         return found

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec.pilot.lattice import (
-    ANGLES,
     BACK_TIMES,
+    HEADING_STEPS,
     HEADINGS,
-    STEPS,
+    HEADINGS_RAD,
     TIGHT_COST,
     Lattice,
     Route,
@@ -59,9 +59,11 @@ def cheapest(lattice: Lattice, goals: np.ndarray, start: State) -> float:
 
 
 def test_each_heading_is_that_of_its_step() -> None:
-    assert [nearest_heading(angle) for angle in ANGLES] == list(range(HEADINGS))
-    assert [nearest_heading(math.atan2(j, i) + math.tau) for i, j in STEPS] == list(range(HEADINGS))
-    assert (np.diff(np.unwrap(ANGLES)) > 0.0).all(), "they go around to the left"
+    assert [nearest_heading(angle) for angle in HEADINGS_RAD] == list(range(HEADINGS))
+    assert [nearest_heading(math.atan2(j, i) + math.tau) for i, j in HEADING_STEPS] == list(
+        range(HEADINGS)
+    )
+    assert (np.diff(np.unwrap(HEADINGS_RAD)) > 0.0).all(), "they go around to the left"
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -83,14 +85,14 @@ def test_a_state_costs_more_where_the_body_or_what_is_kept_before_it_meets_what_
     places, rng = np.argwhere(solid), np.random.default_rng(seed)
     for _ in range(60):
         heading, row, column = (int(n) for n in rng.integers((HEADINGS, 18, 15)))
-        cos, sin = math.cos(ANGLES[heading]), math.sin(ANGLES[heading])
+        cos, sin = math.cos(HEADINGS_RAD[heading]), math.sin(HEADINGS_RAD[heading])
         off = places - (row, column)
         along, aside = off @ (cos, sin), np.abs(off @ (-sin, cos))
         strip = aside <= SIDE
         if solid[row, column]:
             continue
         touches = bool((strip & (np.abs(along) <= FRONT)).any())
-        state, length = (heading, row, column), math.hypot(*STEPS[heading])
+        state, length = (heading, row, column), math.hypot(*HEADING_STEPS[heading])
         assert (lattice._stand[state] >= TIGHT_COST) == touches
         for moves, sign in (
             (lattice._ahead / length, 1),
