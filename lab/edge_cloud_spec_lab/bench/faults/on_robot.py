@@ -19,6 +19,7 @@ from std_msgs.msg import Bool
 from edge_cloud_spec.msg import Verdict as VerdictMessage
 from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nav.budget import COMMAND_PERIOD_S
+from edge_cloud_spec.nav.status import NavCode
 from edge_cloud_spec.nodes.runtime.qos import DECODE, RELIABLE
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Opened, Verdict
@@ -194,13 +195,20 @@ def _release(rig: Rig) -> None:
     rig.wait_for(lambda: not rig.watch.nav_status.e_stopped, "e_stop is released")
 
 
+def _leave(rig: Rig) -> None:
+    """An instruction from before the navigator sees that the other has left counts for nothing."""
+    rig.endings.close()
+    left = NavCode.OTHER_PUBLISHER
+    rig.wait_for(lambda: rig.watch.nav_status.code is not left, "the other publisher has left")
+
+
 NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "second_cmd_vel",
         "another node publishes on `cmd_vel`",
         "its navigator holds, and waits for a newer instruction; the base obeys the other",
         _twists,
-        lambda rig: rig.endings.close(),
+        _leave,
         lasts=1.5,
         reads="bystander publishes on .*cmd_vel",
         instructed_again=True,
