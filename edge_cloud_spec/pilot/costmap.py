@@ -22,8 +22,8 @@ from .lattice import (
     Cell,
     Floats,
     Lattice,
+    LatticePath,
     Mask,
-    Route,
     nearest_heading,
 )
 
@@ -92,22 +92,23 @@ class Costmap:
             return None
         solid = self._odds > 0.0
         if place is not None:
-            away = self._from(Pose(*place))[0]
+            around = away, _ = self._from(Pose(*place))
             stands = (away > THING_M) & (away <= STANDS_M)
             others = solid & (away > THING_M)
             seeing = _seeing(others, stands, there)
-            route = self._route(others, seeing if seeing.any() else stands, here, place)
-            if route is not None:
-                straight = route.leads_straight(there, STANDS_M / COSTMAP_CELL_M)
-                leg = route.first_leg
-                return self._leg(*place) if straight or leg == here else self._leg_to(leg)
-        route = self._route(solid, self._worth_a_look(solid), here)
-        return None if route is None else self._leg_to(route.first_leg)
+            path = self._path_to(seeing if seeing.any() else stands, others, here, around)
+            if path is not None:
+                straight = path.leads_straight(there, STANDS_M / COSTMAP_CELL_M)
+                leg = here if straight else path.first_leg
+                return self._leg(*place) if leg == here else self._leg_to(leg)
+        path = self._path_to(self._worth_a_look(solid), solid, here)
+        return None if path is None else self._leg_to(path.first_leg)
 
-    def _route(
-        self, solid: Mask, goals: Mask, here: Cell, place: tuple[float, float] | None = None
-    ) -> Route | None:
-        """The path to one of ``goals``; to a place it ends facing it. None: there is none.
+    def _path_to(
+        self, goals: Mask, solid: Mask, here: Cell, around: tuple[Floats, Floats] | None = None
+    ) -> LatticePath | None:
+        """The path to one of ``goals``; None: there is none. ``around``: metres and bearings of the
+        cells from a place; then it ends facing that.
 
         Headings count within HEADED cells; farther on it is the path of a disc.
         """
@@ -115,8 +116,8 @@ class Costmap:
         cost = self._costs(solid, whole)
         cost[here] = 1.0
         ends = np.where(goals[near], 0.0, np.full((HEADINGS, 1, 1), math.inf))
-        if place is not None:
-            away, bearing = self._from(Pose(*place))  # from the place: it faces the other way
+        if around is not None:
+            away, bearing = around  # from the place: it faces the other way
             ends[np.cos(HEADINGS_RAD[:, None, None] - bearing[near]) > -math.cos(FACING_RAD)] = (
                 math.inf
             )
@@ -130,8 +131,9 @@ class Costmap:
             ends = np.minimum(ends, beyond)
         body = (self._front + BODY_MARGIN_M, self._side, CLEARANCE_M)
         lattice = Lattice(cost[near], solid[near], *(m / COSTMAP_CELL_M for m in body))
-        route = Route(lattice, ends, (nearest_heading(self._base.yaw), row, column), low)
-        return route if math.isfinite(route.cost) else None
+        start = nearest_heading(self._base.yaw), row, column
+        path = LatticePath(lattice, ends, start, low)
+        return path if math.isfinite(path.cost) else None
 
     def _beyond(self, cost: Floats, solid: Mask, goals: Mask, whole: Window) -> Floats:
         """What the path of a disc costs from each cell; infinite: there is none."""

@@ -103,7 +103,7 @@ class Lattice:
         return found
 
 
-class Route:
+class LatticePath:
     """The cheapest path over a lattice from where a body stands, which ``cost``s so much.
 
     ``ends``: what it costs from where it may end, infinite: it may not end there; ``low``: the

@@ -15,7 +15,7 @@ from edge_cloud_spec.pilot.lattice import (
     HEADINGS_RAD,
     TIGHT_COST,
     Lattice,
-    Route,
+    LatticePath,
     State,
     nearest_heading,
 )
@@ -109,7 +109,10 @@ def test_a_leg_ends_in_the_grid_and_where_nothing_is_solid(seed: int) -> None:
     reached = lattice.costs_to_go(ends, (0, 0, 0))
     for start in np.argwhere(np.isfinite(reached))[:: 97 + seed].tolist():
         state = (start[0], start[1], start[2])
-        far, leg = lattice.costs_to_go(ends, state), Route(lattice, ends, state, (0, 0)).first_leg
+        far, leg = (
+            lattice.costs_to_go(ends, state),
+            LatticePath(lattice, ends, state, (0, 0)).first_leg,
+        )
         assert not solid[leg] and min(far[:, leg[0], leg[1]]) <= far[state] + 1e-9
 
 
@@ -141,7 +144,7 @@ def test_it_turns_where_there_is_room_before_a_gap() -> None:
     goals[:, 27, 15] = True
     along, ends = (NORTH, 11, 8), ends_at(goals)  # facing along the wall, beside it
     far = lattice.costs_to_go(ends, along)
-    leg = Route(lattice, ends, along, (0, 0)).first_leg
+    leg = LatticePath(lattice, ends, along, (0, 0)).first_leg
     assert leg[0] <= 11 and leg[1] > 8, "along the wall, and no nearer to it"
     path, state = [along], along
     while far[state] > 0.0:
