@@ -33,7 +33,8 @@ class NavCode(IntEnum):
     whose pictures do not follow the motion. ``IMPLAUSIBLE``: odometry contradicts the commands.
     ``OTHER_PUBLISHER``: another node commands the base, or is a second navigator.
     ``FALLEN``: the base leans too far to stand. ``STALLED``: it is told to move, and odometry shows
-    that it stands (with ``moving`` or ``ready``).
+    that it stands (with ``moving`` or ``ready``). ``HELD``: a parameter, or that the navigator is
+    not active, holds it.
     """
 
     NONE = 0
@@ -49,6 +50,16 @@ class NavCode(IntEnum):
     OTHER_PUBLISHER = 10
     FALLEN = 11
     STALLED = 12
+    HELD = 13
+
+
+HOLDS = (
+    NavCode.E_STOP,
+    NavCode.IMPLAUSIBLE,
+    NavCode.OTHER_PUBLISHER,
+    NavCode.FALLEN,
+    NavCode.HELD,
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,11 @@ class NavigatorStatus:
 
     def __str__(self) -> str:
         return f"{self.state} {self.request} {self.stops} {self.detail}".rstrip()
+
+    @property
+    def refuses_instructions(self) -> bool:
+        """Whether what holds the navigator has to end before an instruction counts."""
+        return self.state == "stopped" and self.code in HOLDS
 
     @property
     def text(self) -> str:
@@ -231,12 +247,14 @@ class StopLatch:
 
     @property
     def code(self) -> NavCode:
-        """Why, for programs; of other holds than these only ``why`` says something."""
+        """Why, for programs."""
         if E_STOP_HOLD in self._causes:
             return NavCode.E_STOP
         for cause, code in (*BASE_HOLDS.items(), (OTHER_HOLD, NavCode.OTHER_PUBLISHER)):
             if cause in self._causes:
                 return code
+        if self.refusal:
+            return NavCode.HELD
         if set(self._causes) - {START_HOLD} == {INSTRUCTION_HOLD}:
             return NavCode.TOLD_TO_STOP
         return NavCode.RELEASED if self._awaits and not self._causes else NavCode.NONE

@@ -140,8 +140,9 @@ class DecisionLoop:
 
     A decision is due if there is an instruction, the navigator has handled the last decision and
     accepts the next, and a frame arrived after that and after the last stop or release. Topics are
-    not ordered among each other: an instruction under e_stop waits for a release that may arrive
-    later, and one that the navigator received only after its stop is refused with a sentence.
+    not ordered among each other: an instruction under e_stop, or another hold of the navigator,
+    waits for a release that may arrive later, and one that the navigator received only after its
+    stop is refused with a sentence.
     ``e_stop`` is on if it was heard here, or if the navigator, whose status is latched, says so:
     a message of a publisher that soon ends may reach one of both alone.
 
@@ -278,12 +279,12 @@ class DecisionLoop:
     # Instructions
 
     def _instruct(self, text: str, now: float) -> list[Effect]:
-        goes_on = not (self._awaits or self._e_stopped)
+        goes_on = not (self._awaits or self._is_held)
         if self.instruction and normalized(text) == self.instruction and goes_on:
             self._instructed_at = now  # the status that asks for it may arrive later
             return self._update_status(now, anew=True)
         effects = self._drop("another instruction came", now)
-        self._early = (text, now) if self._e_stopped and not is_stop(text) else None
+        self._early = (text, now) if self._is_held and not is_stop(text) else None
         if is_stop(text):
             return [*effects, self._publish(STOPPED, TOLD_TO_STOP)]
         return effects if self._early else effects + self._follow(text, now)
@@ -293,10 +294,25 @@ class DecisionLoop:
         if on and self.instruction:
             why = "e_stop; publish the instruction again to go on"
             return [*self._drop("e_stop", now), self._publish(STOPPED, why)]
-        if self._early and not self._e_stopped:
-            (text, _), self._early = self._early, None
-            return self._follow(text, now)
-        return []
+        return self._follow_early(now)
+
+    def _follow_early(self, now: float) -> list[Effect]:
+        """Follow the instruction that came before what held the robot was over."""
+        if self._early is None or self._is_held:
+            return []
+        (text, _), self._early = self._early, None
+        return self._follow(text, now)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether an instruction moves nothing before what holds the robot is over."""
+        return self._e_stop or bool(self._status and self._status.refuses_instructions)
+
+    @property
+    def _why_held(self) -> str:
+        if self._e_stopped or self._status is None:
+            return E_STOP_IS_ON
+        return f"{self._status.detail}; publish the instruction again once that is over"
 
     @property
     def _e_stopped(self) -> bool:
@@ -328,7 +344,7 @@ class DecisionLoop:
             effects += self._on_e_stop(True, now)
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
-            effects.append(self._publish(GOAL_FAILED, E_STOP_IS_ON))
+            effects.append(self._publish(GOAL_FAILED, self._why_held))
         if self.instruction and self._awaits and now - self._instructed_at > SETTLE_S:
             lost = self._mission.status(GOAL_FAILED, WAS_STOPPED)
             effects += [*self._drop("the robot was stopped", now), self._noted(lost)]
@@ -365,7 +381,7 @@ class DecisionLoop:
         if before and before.e_stopped and not status.e_stopped:
             self._sees_anew()  # somebody has looked at the robot
             effects += self._on_e_stop(False, now)
-        return effects
+        return effects + self._follow_early(now)
 
     def _end(self, ended: Ended, now: float) -> list[Effect]:
         self._decided_at, self.deciding = now, False

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.edge.events import Abort, Cut
 from edge_cloud_spec.nav.answer import SEARCH_ACTION, STOP_ACTION, Action, Reading
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
-from edge_cloud_spec.nav.status import GoalStatus, NavCode, NavigatorStatus
+from edge_cloud_spec.nav.status import HOLDS, GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
     EXPLAIN_FULL,
@@ -366,6 +366,28 @@ def test_a_hold_of_another_cause_is_no_e_stop() -> None:
     loop = following(NavigatorStatus("idle", stops=7))
     play(loop, (1.0, HELD), (1.0 + ENOUGH, Tick(), []), (2.0, Instruction("find that")))
     assert loop.instruction == "find that"
+
+
+@pytest.mark.parametrize("code", [code for code in HOLDS if code is not NavCode.E_STOP])
+def test_an_instruction_during_any_hold_of_the_navigator_fails_with_its_reason(
+    code: NavCode,
+) -> None:
+    held = NavigatorStatus("stopped", "-", "the other one commands the base", 8, code)
+    why = f"{held.detail}; publish the instruction again once that is over"
+    for begin in ([], [(0.2, Instruction("find that"))]):  # whatever was followed before
+        play(loop := DecisionLoop(), (0.1, NavigatorStatus("idle", stops=7), []), *begin)
+        play(loop, (1.0, held), (2.0, Instruction(IT)), (2.0 + RELEASE_S, Tick(), []))
+        assert not loop.instruction
+        play(loop, (2.0 + ENOUGH, Tick(), [GoalStatus("failed", detail=why)]))
+        play(loop, (3.0, RELEASED), (3.1, Instruction(IT)))
+        assert loop.instruction == IT
+
+
+@pytest.mark.parametrize("code", HOLDS)
+def test_an_instruction_that_overtook_the_end_of_any_hold_is_followed(code: NavCode) -> None:
+    held = NavigatorStatus("stopped", "-", "the other one commands the base", 8, code)
+    play(loop := DecisionLoop(), (1.0, held), (2.0, Instruction(IT), []))
+    play(loop, (2.0 + RELEASE_S, RELEASED, [followed()]), (3.0, Tick(), []))
 
 
 def test_an_instruction_that_overtook_the_navigators_release_is_followed() -> None:

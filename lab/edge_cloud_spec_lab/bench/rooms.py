@@ -24,6 +24,7 @@ from edge_cloud_spec.nav.settings import CONTINUOUS
 from edge_cloud_spec.share import path_of
 
 from ..harness.mission.room_mission import Player, RoomMission, RoomResult
+from ..sim.bases import BASES, IDEAL_BASE, make_base
 from ..sim.camera import Camera, eye_at
 from ..sim.furniture import AT_TARGET_M, WAY_M, make_furnished
 from ..sim.reach import REACH_M, faces
@@ -85,6 +86,7 @@ OPTIONS: Options = {
         "help": "a checkpoint that decides, too, by the pictures and the dialect around, standing",
     },
     "--people": {"type": int, "default": 0, "help": "who walk in each (default none)"},
+    "--base": {"choices": BASES, "default": IDEAL_BASE, "help": "what drives (%(default)s)"},
     "--processes": {"type": int, "default": 2, "help": "rooms side by side"},
 }
 
@@ -111,26 +113,28 @@ def run(args: argparse.Namespace) -> list[Row]:
     names = [*args.players, *(["target"] if args.target else [])]
     refuse((not names, "give --players who decide, or a --target"))
     players = [
-        (name, around, args.people, args.target) for name in names for around in (False, True)
+        (name, around, args.people, args.target, args.base)
+        for name in names
+        for around in (False, True)
     ]
     return [
         {"player": name, "around": around, "people": people, **row_of(results)}
-        for (name, around, people, _), results in missions_by_player(args, players, work)
+        for (name, around, people, *_), results in missions_by_player(args, players, work)
     ]
 
 
-def work(job: tuple[str, bool, int, Path | None, int]) -> RoomResult:
+def work(job: tuple[str, bool, int, Path | None, str, int]) -> RoomResult:
     """One mission."""
-    player, around, people, target, seed = job
+    player, around, people, target, base_name, seed = job
     room = make_furnished(seed, people=people)
+    base = make_base(base_name, room)
     if player in ROOM_PLAYERS:
         settings = replace(ROOM_ROBOT, around=around, drive=CONTINUOUS)
-        return RoomMission(room, ROOM_PLAYERS[player](room), settings).run()
+        return RoomMission(room, base, ROOM_PLAYERS[player](room), settings).run()
     assert target is not None
-    scene = Scene(room)
-    painter = Camera(scene, "rays", VIEW_PX)
-    with Driver(room, scene, np.random.default_rng(seed), painter, decider(target)) as driver:
-        return RoomMission(room, driver, replace(ROOM_ROBOT, around=around)).run()
+    painter = Camera(Scene(room), "rays", VIEW_PX)
+    with Driver(room, base, np.random.default_rng(seed), painter, decider(target)) as driver:
+        return RoomMission(room, base, driver, replace(ROOM_ROBOT, around=around)).run()
 
 
 @cache

@@ -15,7 +15,7 @@ from edge_cloud_spec.nav.pose import wrap
 
 from .camera import Eye
 from .go2_sim import go2_sim
-from .obstacles import people_in
+from .obstacles import people_in, place_people
 from .room import Pose, Room
 from .scene import room_spec
 from .world import COMMAND_TIMEOUT_S, OdometryReading, SimulatedOdometer, checked
@@ -71,7 +71,8 @@ class Legs:
         self.model = legged_model(room, people)
         physics = go2_sim("config").PhysicsConfig(track_velocity=trimmed)
         self._go2 = go2_sim("world").Go2World(self.model, physics)
-        self._go2.people = people_in(room, people)
+        self._walkers = people_in(room, 0)  # of its own; others walk in its world
+        self._go2.people = None if self._walkers else people_in(room, people)
         self.data = self._go2.data
         self.mount: tuple[float, float, float] = go2_sim("config").CameraConfig().xyz
         self._robot = np.array([self._go2.is_robot(body) for body in self.model.geom_bodyid])
@@ -114,6 +115,9 @@ class Legs:
         """Let ``dt`` seconds pass (whole ticks; the remainder is added to the next call)."""
         self._due += dt
         self._touching = False
+        if self._walkers is not None:
+            self._walkers.step(dt, self._place()[:2])
+            place_people(self._walkers, self.data)
         while self._due >= self.time + TICK / 2:
             self._tick()
 

@@ -165,13 +165,17 @@ class World:
 
     def step(self, dt: float) -> None:
         """Let ``dt`` seconds pass (rounded to physics steps of PHYSICS_STEP_S)."""
-        if self._people is not None:
-            self._people.step(dt, np.array([self.pose.x, self.pose.y]))
-            place_people(self._people, self.data)
+        self.walk(dt, self.pose)
         end = self._ticks + round(dt / PHYSICS_STEP_S)
         while self._ticks < end and not self._frozen:
             self._tick()
         self._ticks = end
+
+    def walk(self, dt: float, robot: Pose) -> None:
+        """Let people walk for ``dt`` seconds, the robot being there."""
+        if self._people is not None:
+            self._people.step(dt, np.array([robot.x, robot.y]))
+            place_people(self._people, self.data)
 
     def _tick(self) -> None:
         data, model = self.data, self.scene.model

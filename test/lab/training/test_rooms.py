@@ -57,10 +57,11 @@ ROOMS = (0, 2, 3, 6, 7, 8)
 def arrives(room: Room, *, by_expert: bool) -> bool:
     """Whether a robot gets to the target by the expert's actions, or by those that nothing in the
     way changes; the navigator carries them out."""
+    world = World(Scene(room))
     if not by_expert:
-        return RoomMission(room, straight(room), ROOM_ROBOT, 60.0, 3).run().arrived
-    with Driver(room, Scene(room), np.random.default_rng(0)) as expert:
-        return RoomMission(room, expert, ROOM_ROBOT, 60.0, 3).run().arrived
+        return RoomMission(room, world, straight(room), ROOM_ROBOT, 60.0, 3).run().arrived
+    with Driver(room, world, np.random.default_rng(0)) as expert:
+        return RoomMission(room, world, expert, ROOM_ROBOT, 60.0, 3).run().arrived
 
 
 def test_the_expert_arrives_where_straight_on_something_is_in_the_way() -> None:
@@ -77,9 +78,11 @@ def test_the_shipped_target_arrives_where_straight_on_something_is_in_the_way() 
     robot, arrived = replace(robot, around=True), 0
     for room in map(make_furnished, (7, 13)):
         scene, rng = Scene(room), np.random.default_rng(room.seed)
-        assert RoomMission(room, straight(room), robot, 60.0).run().state == "blocked"
-        with Driver(room, scene, rng, Camera(scene, "rays", VIEW_PX), decider) as player:
-            mission = RoomMission(room, player, robot).run()
+        alone = RoomMission(room, World(scene), straight(room), robot, 60.0)
+        assert alone.run().state == "blocked"
+        world = World(scene)
+        with Driver(room, world, rng, Camera(scene, "rays", VIEW_PX), decider) as player:
+            mission = RoomMission(room, world, player, robot).run()
         arrived += mission.arrived
         assert mission.contacts == 0
     assert arrived
@@ -166,7 +169,7 @@ def test_how_far_it_gets_is_how_far_the_navigator_goes() -> None:
                 ends.append(pose)
                 return action
 
-            RoomMission(room, play, ROOM_ROBOT, 6.0).run()
+            RoomMission(room, World(Scene(room)), play, ROOM_ROBOT, 6.0).run()
             way, turn = reach.of(GOALS[action])
             first = ends[1] if len(ends) > 1 else room.start
             made = wrap(first.yaw - room.start.yaw) if turn else first.x - room.start.x
@@ -254,7 +257,7 @@ def test_what_is_seen_before_its_place_was_told_is_gone_to() -> None:
     """The path of a first frame leads to where nobody has looked."""
     seen = 0
     for room in map(make_furnished, range(12)):
-        with Driver(room, Scene(room), np.random.default_rng(0)) as expert:
+        with Driver(room, World(Scene(room)), np.random.default_rng(0)) as expert:
             look = expert.look(room.start)
         thing = visible(look.things).get(room.target)
         if thing is not None and best_action(thing) != "stop":
@@ -281,7 +284,7 @@ def test_views_of_an_earlier_version_are_refused(
 def test_what_was_tried_costs_more_and_is_told(tmp_path: Path) -> None:
     """A robot that cannot move is asked again and again where it stands."""
     room = make_furnished(0)
-    with Driver(room, Scene(room), np.random.default_rng(0)) as expert:
+    with Driver(room, World(Scene(room)), np.random.default_rng(0)) as expert:
         taken = [expert(room.start) for _ in range(8)]
         rows = rows_of(expert)
     assert len(set(taken)) > 1, "it never tries anything else"
@@ -302,7 +305,7 @@ def test_a_model_goes_on_from_the_right_reason_alone_as_with_others() -> None:
     decider, rooms = Decider(load(EMBEDDED / "target", threads=1)), map(make_furnished, ROOMS[:3])
     looks: list[tuple[Look, Room]] = []
     for room in rooms:
-        with Driver(room, Scene(room), np.random.default_rng(0)) as one:
+        with Driver(room, World(Scene(room)), np.random.default_rng(0)) as one:
             looks += [(one.look(room.start), room), (one.look(replace(room.start, yaw=2.0)), room)]
     together = decider.completed(*map(list, zip(*looks, strict=True)))
     alone = [decider.completed([look], [room])[0] for look, room in looks]

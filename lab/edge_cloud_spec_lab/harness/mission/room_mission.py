@@ -14,10 +14,9 @@ from edge_cloud_spec.nav.pose import Pose, wrap
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus
 
+from ...sim.bases import Base
 from ...sim.reach import faces
 from ...sim.room import Room
-from ...sim.scene import Scene
-from ...sim.world import World
 from ..virtual_time import Timeline
 from .virtual_base import VirtualBase, stamp_of
 
@@ -46,13 +45,14 @@ class RoomResult:
 class RoomMission:
     """One room in which ``player`` decides, ``ROOM_DECISION_S`` after each frame.
 
-    ``settings``: with a lidar; ``seconds``: of the mission, at most; ``scan_cycles``: of the base
-    for one scan.
+    ``base``: in that room; ``settings``: with a lidar; ``seconds``: of the mission, at most;
+    ``scan_cycles``: of the base for one scan.
     """
 
     def __init__(
         self,
         room: Room,
+        base: Base,
         player: Player,
         settings: NavigatorSettings,
         seconds: float = ROOM_MISSION_S,
@@ -64,7 +64,7 @@ class RoomMission:
         self._touched, self._clearance, self._seconds = False, math.inf, seconds
         self._base = VirtualBase(
             self._timeline,
-            World(Scene(room)),
+            base,
             settings,
             self._mission.on_status,
             self._on_cycle,

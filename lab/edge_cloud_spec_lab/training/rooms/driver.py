@@ -19,8 +19,9 @@ from edge_cloud_spec.nav.settings import STOP_AND_GO, NavigatorSettings
 from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.request import Message, Request
 
-from ...sim.bases import free_space_of, sight_of
-from ...sim.camera import Camera, decode_jpeg, encode_jpeg, eye_at
+from ...sim.bases import Base, free_space_of, sight_of
+from ...sim.camera import Camera, decode_jpeg, encode_jpeg, eye_at, posture_of
+from ...sim.legs import Legs
 from ...sim.reach import faces
 from ...sim.room import Room
 from ...sim.scene import Scene
@@ -40,6 +41,7 @@ ROOM_ROBOT = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"), drive=ST
 """A robot with a lidar that stands while it is decided for."""
 
 DRIVE_ACTIONS = 40  # of a drive without a navigator
+DRIVE_ACTION_S = 2.0  # s of each, in which people walk
 MOTION_ERROR_SHARE, HEADING_ERROR_RAD = (
     0.03,
     0.03,
@@ -107,15 +109,15 @@ class Driver(ExitStack):
     """Decides for a robot in one room: a model, or without one the expert; both err with a
     ``share`` of random actions or are helped by that share of the expert's.
 
-    ``painter``: of the pictures; without one there are none. ``taught``: whether the expert says
-    what is right; without a model it does. ``looks``: then, of where the thing can be asked for,
-    each with the segmented picture.
+    ``base``: whose lidar, tilt and people are seen. ``painter``: of the pictures; without one there
+    are none. ``taught``: whether the expert says what is right; without a model it does. ``looks``:
+    then, of where the thing can be asked for, each with the segmented picture.
     """
 
     def __init__(
         self,
         room: Room,
-        scene: Scene,
+        base: Base,
         rng: np.random.Generator,
         painter: Camera | None = None,
         decider: Decider | None = None,
@@ -126,9 +128,9 @@ class Driver(ExitStack):
         self.room, self.looks = room, list[tuple[Look, np.ndarray]]()
         self._rng, self._decider, self._share = rng, decider, share
         self._painter = None if painter is None else self.enter_context(painter)
-        self._world, self._measurer = World(scene), None
+        self._base, self._measurer = base, None
         if taught or decider is None:
-            camera = Camera(scene, "rays", SEGMENTED_PX, shadows=False)
+            camera = Camera(Scene(room), "rays", SEGMENTED_PX, shadows=False)
             self._measurer = self.enter_context(camera)
         self._memory = MissionMemory()
 
@@ -144,10 +146,14 @@ class Driver(ExitStack):
         rng, name = self._rng, self.room.target
         pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.02, 2), -0.06, 0.06))
         eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.005)))
-        sight = sight_of(pose, self._world, ROOM_ROBOT)
+        eye = self._base.eye if isinstance(self._base, Legs) else eye
+        sight = sight_of(pose, self._base, ROOM_ROBOT)
         space = free_space_of(pose, sight, ROOM_ROBOT)
         space = self._memory.tell(name, space, tells_path=True)
         reach, image = Reach.of_sight(sight, ROOM_ROBOT), NO_IMAGE
+        posture = posture_of(self._base.data)
+        for camera in filter(None, (self._painter, self._measurer)):
+            camera.place(posture)
         if self._painter is not None:
             image = expose(self._painter.render(eye), rng)
             image = halved(decode_jpeg(encode_jpeg(image, int(rng.integers(70, 96)))))
@@ -163,6 +169,11 @@ class Driver(ExitStack):
         if name in askable(things):
             self.looks.append((look, segmented))
         return look
+
+    def wait(self, pose: Pose) -> None:
+        """Let people walk while the robot acts, and is there."""
+        if isinstance(self._base, World):
+            self._base.walk(DRIVE_ACTION_S, pose)
 
     def take(self, look: Look, text: str | None = None) -> str:
         """The action that is taken after this answer; None: the expert's."""
@@ -202,6 +213,7 @@ def drive(drivers: Sequence[Driver], rng: np.random.Generator, decider: Decider 
                 arrived += faces(driver.room.thing(driver.room.target), pose)
             elif action in GOALS and len(look.space.tried) < MOST_TRIED:
                 poses[driver] = moved(pose, action, look.reach, rng)
+                driver.wait(poses[driver])
     return arrived
 
 

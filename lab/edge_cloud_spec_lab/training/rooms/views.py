@@ -30,6 +30,7 @@ from ...sim.view import (
     open_gl,
     sample_pose,
 )
+from ...sim.world import World
 from ..flats.episodes import EXPERT_ANSWER_SHARES, RANDOM_ACTION_SHARES
 from ..rendered import make_files
 from ..tiny.data import Views
@@ -41,6 +42,7 @@ ROOM_LESSON_S = 75.0  # of a mission
 SCAN_CYCLES = 3  # of the base for one scan: a lidar of 7 Hz
 SEARCH = ACTIONS.index("search")
 ELSEWHERE_SHARE = 0.25  # of the missions begin anywhere
+MOST_PEOPLE = 2  # who walk in a room
 DRIVES_A_ROOM = 4  # in a room where no picture is painted: its own, and others anywhere
 COST_SOFTNESS = 0.4  # decisions: the more an action costs, the more seldom it is taught
 _SWAPPED = {"left": "right", "right": "left"}
@@ -126,6 +128,11 @@ def rows_of(driver: Driver) -> list[dict[str, np.ndarray]]:
     return rows
 
 
+def draw_people(rng: np.random.Generator) -> int:
+    """How many walk in a room."""
+    return int(rng.integers(MOST_PEOPLE + 1))
+
+
 def write_room_views(path: Path, seed: int, count: int, renderer: str) -> None:
     """Views of the expert's missions in ``count`` furnished rooms that no benchmark has, as one npz
     file; ``arrived`` counts missions."""
@@ -134,7 +141,7 @@ def write_room_views(path: Path, seed: int, count: int, renderer: str) -> None:
     context = open_gl(renderer)
     for number in range(count):
         rng = np.random.default_rng((seed, number, 0xF0E5))
-        room = make_furnished(2**31 + seed * 1000 + number)
+        room = make_furnished(2**31 + seed * 1000 + number, people=draw_people(rng))
         if rng.random() < ELSEWHERE_SHARE:
             room = replace(room, start=sample_pose(room, rng))
         scene, shadows = Scene(room), bool(rng.random() < 0.7)
@@ -143,8 +150,9 @@ def write_room_views(path: Path, seed: int, count: int, renderer: str) -> None:
         else:
             painter = Camera(scene, "rays", VIEW_PX, shadows)
         share = float(rng.choice(RANDOM_ACTION_SHARES))
-        with Driver(room, scene, rng, painter, share=share) as driver:
-            mission = RoomMission(room, driver, ROOM_ROBOT, ROOM_LESSON_S, SCAN_CYCLES)
+        world = World(scene)
+        with Driver(room, world, rng, painter, share=share) as driver:
+            mission = RoomMission(room, world, driver, ROOM_ROBOT, ROOM_LESSON_S, SCAN_CYCLES)
             arrived += mission.run().arrived
             rows += rows_of(driver)
     if context is not None:
@@ -166,12 +174,12 @@ def write_told_views(
     with ExitStack() as stack:
         for number in range(count):
             rng = np.random.default_rng((seed, number, 0x701D))
-            room = make_furnished(2**31 + 2**30 + seed * 1000 + number)
+            room = make_furnished(2**31 + 2**30 + seed * 1000 + number, people=draw_people(rng))
             scene = Scene(room)
             starts = [sample_pose(room, rng) for _ in range(DRIVES_A_ROOM - 1)]
             for start in (room.start, *starts):
                 there, share = replace(room, start=start), float(rng.choice(shares))
-                driver = Driver(there, scene, rng, None, decider, taught=True, share=share)
+                driver = Driver(there, World(scene), rng, None, decider, taught=True, share=share)
                 drivers.append(stack.enter_context(driver))
         arrived = drive(drivers, np.random.default_rng((seed, 0x701D)), decider)
     _save(path, [row for driver in drivers for row in rows_of(driver)], arrived, len(drivers))
