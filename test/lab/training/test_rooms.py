@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.go2 import each_base
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
@@ -27,7 +28,7 @@ from edge_cloud_spec.nav.pose import Pose, wrap
 from edge_cloud_spec_lab.bench.requests import sample_requests
 from edge_cloud_spec_lab.bench.rooms import straight
 from edge_cloud_spec_lab.harness.mission.room_mission import RoomMission
-from edge_cloud_spec_lab.sim.bases import free_space_of, scanned_rays, sight_of
+from edge_cloud_spec_lab.sim.bases import free_space_of, make_base, scanned_rays, sight_of
 from edge_cloud_spec_lab.sim.camera import Camera
 from edge_cloud_spec_lab.sim.furniture import make_furnished
 from edge_cloud_spec_lab.sim.room import Room
@@ -38,7 +39,14 @@ from edge_cloud_spec_lab.sim.world import World
 from edge_cloud_spec_lab.training import rendered
 from edge_cloud_spec_lab.training.flats.conversations import ConversationRow
 from edge_cloud_spec_lab.training.rooms import command, driver, views
-from edge_cloud_spec_lab.training.rooms.driver import ROOM_ROBOT, Decider, Driver, Look, moved
+from edge_cloud_spec_lab.training.rooms.driver import (
+    ROOM_ROBOT,
+    Decider,
+    Driver,
+    Look,
+    drive,
+    moved,
+)
 from edge_cloud_spec_lab.training.rooms.expert import ACTIONS, GOALS, Reach, costs_of
 from edge_cloud_spec_lab.training.rooms.views import (
     RoomViews,
@@ -299,6 +307,35 @@ def test_a_drive_without_a_navigator_goes_as_far_as_one_would_let_it() -> None:
     assert len({end.yaw for end in ends}) == 200
     turns = [moved(start, "turn left large", reach, rng).yaw for _ in range(200)]
     assert np.mean(turns) == pytest.approx(0.4, abs=0.02)
+
+
+@each_base
+def test_who_decides_sees_the_people_of_the_mission_where_they_are(name: str) -> None:
+    room, walked = make_furnished(21000063, people=2), 0
+    base, rng = make_base(name, room), np.random.default_rng(0)
+    with Driver(room, base, rng, Camera(Scene(room), "rays", VIEW_PX)) as player:
+        for _ in range(4):
+            x, y = base.data.mocap_pos[0, :2]
+            yaw = math.atan2(y, x)
+            pose = Pose(x - math.cos(yaw), y - math.sin(yaw), yaw)  # a metre before somebody
+            look, pictured = player.look(pose), base.data.mocap_pos.copy()
+            near = np.array(look.space.ranges)
+            assert near[np.arange(-4, 5)].min() < 1.0
+            for _ in range(40):
+                base.step(0.05)
+            if np.abs(base.data.mocap_pos[0] - pictured[0]).max() > 0.3:
+                walked += 1
+                assert np.abs(player.look(pose).image.astype(int) - look.image).mean() > 3.0
+    assert walked > 1
+
+
+def test_people_walk_between_the_decisions_of_a_drive_and_its_robot_stays() -> None:
+    room = make_furnished(21000063, people=2)
+    base = World(Scene(room))
+    before, pose = base.data.mocap_pos.copy(), base.pose
+    with Driver(room, base, np.random.default_rng(0)) as expert:
+        drive([expert], np.random.default_rng(0), None)
+    assert np.abs(base.data.mocap_pos - before).max() > 0.3 and base.pose == pose
 
 
 def test_a_model_goes_on_from_the_right_reason_alone_as_with_others() -> None:

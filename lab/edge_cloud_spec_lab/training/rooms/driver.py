@@ -41,7 +41,7 @@ ROOM_ROBOT = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"), drive=ST
 """A robot with a lidar that stands while it is decided for."""
 
 DRIVE_ACTIONS = 40  # of a drive without a navigator
-DRIVE_ACTION_S = 2.0  # s of each, in which people walk
+DRIVE_ACTION_S, WALK_S = 2.0, 0.2  # s of each, and after which people look where they walk
 MOTION_ERROR_SHARE, HEADING_ERROR_RAD = (
     0.03,
     0.03,
@@ -173,7 +173,8 @@ class Driver(ExitStack):
     def wait(self, pose: Pose) -> None:
         """Let people walk while the robot acts, and is there."""
         if isinstance(self._base, World):
-            self._base.walk(DRIVE_ACTION_S, pose)
+            for _ in range(round(DRIVE_ACTION_S / WALK_S)):
+                self._base.walk(WALK_S, pose)
 
     def take(self, look: Look, text: str | None = None) -> str:
         """The action that is taken after this answer; None: the expert's."""
