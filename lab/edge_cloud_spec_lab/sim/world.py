@@ -176,6 +176,7 @@ class World:
         if self._people is not None:
             self._people.step(dt, np.array([robot.x, robot.y]))
             place_people(self._people, self.data)
+            mujoco.mj_kinematics(self.model, self.data)  # a scan meets them where they are
 
     def _tick(self) -> None:
         data, model = self.data, self.scene.model

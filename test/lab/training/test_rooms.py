@@ -28,13 +28,19 @@ from edge_cloud_spec.nav.pose import Pose, wrap
 from edge_cloud_spec_lab.bench.requests import sample_requests
 from edge_cloud_spec_lab.bench.rooms import straight
 from edge_cloud_spec_lab.harness.mission.room_mission import RoomMission
-from edge_cloud_spec_lab.sim.bases import free_space_of, make_base, scanned_rays, sight_of
-from edge_cloud_spec_lab.sim.camera import Camera
+from edge_cloud_spec_lab.sim.bases import (
+    free_space_of,
+    make_base,
+    scan_from,
+    scanned_rays,
+    sight_of,
+)
+from edge_cloud_spec_lab.sim.camera import Camera, eye_at
 from edge_cloud_spec_lab.sim.furniture import make_furnished
 from edge_cloud_spec_lab.sim.room import Room
 from edge_cloud_spec_lab.sim.scene import Scene
 from edge_cloud_spec_lab.sim.thing import VisibleThing
-from edge_cloud_spec_lab.sim.view import VIEW_PX
+from edge_cloud_spec_lab.sim.view import VIEW_PX, sample_pose
 from edge_cloud_spec_lab.sim.world import World
 from edge_cloud_spec_lab.training import rendered
 from edge_cloud_spec_lab.training.flats.conversations import ConversationRow
@@ -312,30 +318,42 @@ def test_a_drive_without_a_navigator_goes_as_far_as_one_would_let_it() -> None:
 @each_base
 def test_who_decides_sees_the_people_of_the_mission_where_they_are(name: str) -> None:
     room, walked = make_furnished(21000063, people=2), 0
-    base, rng = make_base(name, room), np.random.default_rng(0)
-    with Driver(room, base, rng, Camera(Scene(room), "rays", VIEW_PX)) as player:
+    base, painter = make_base(name, room), Camera(Scene(room), "rays", VIEW_PX)
+    with Driver(room, base, np.random.default_rng(0), painter) as player:
         for _ in range(4):
             x, y = base.data.mocap_pos[0, :2]
             yaw = math.atan2(y, x)
             pose = Pose(x - math.cos(yaw), y - math.sin(yaw), yaw)  # a metre before somebody
-            look, pictured = player.look(pose), base.data.mocap_pos.copy()
-            near = np.array(look.space.ranges)
+            near = np.array(player.look(pose).space.ranges)
             assert near[np.arange(-4, 5)].min() < 1.0
+            shown, then = painter.render(eye_at(pose)), base.data.mocap_pos[0].copy()
             for _ in range(40):
                 base.step(0.05)
-            if np.abs(base.data.mocap_pos[0] - pictured[0]).max() > 0.3:
+            player.look(pose)
+            if moved_away := np.abs(base.data.mocap_pos[0] - then).max() > 0.3:
                 walked += 1
-                assert np.abs(player.look(pose).image.astype(int) - look.image).mean() > 3.0
+            changed = (painter.render(eye_at(pose)) != shown).any(-1).mean()
+            assert (changed > 0.02) >= moved_away
     assert walked > 1
 
 
-def test_people_walk_between_the_decisions_of_a_drive_and_its_robot_stays() -> None:
+def test_people_walk_between_the_decisions_of_a_drive_where_its_lidar_sees_them() -> None:
     room = make_furnished(21000063, people=2)
     base = World(Scene(room))
-    before, pose = base.data.mocap_pos.copy(), base.pose
+    pose, before = base.pose, scan_from(room.start, base)
     with Driver(room, base, np.random.default_rng(0)) as expert:
+        expert.wait(Pose(9.0, 9.0))
+        assert np.abs(scan_from(room.start, base) - before).max() > 0.5
+        before = base.data.mocap_pos.copy()
         drive([expert], np.random.default_rng(0), None)
     assert np.abs(base.data.mocap_pos - before).max() > 0.3 and base.pose == pose
+
+
+def test_no_lesson_begins_in_a_person() -> None:
+    rng = np.random.default_rng(0)
+    for room in (make_furnished(seed, people=2) for seed in range(12)):
+        for pose in (sample_pose(room, rng) for _ in range(60)):
+            assert all(w.shape.distance(pose.x, pose.y) > 0.1 for w in room.walkers)
 
 
 def test_a_model_goes_on_from_the_right_reason_alone_as_with_others() -> None:

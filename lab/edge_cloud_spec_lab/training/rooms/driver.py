@@ -41,7 +41,8 @@ ROOM_ROBOT = NavigatorSettings(obstacles=ObstacleSettings(scan="scan"), drive=ST
 """A robot with a lidar that stands while it is decided for."""
 
 DRIVE_ACTIONS = 40  # of a drive without a navigator
-DRIVE_ACTION_S, WALK_S = 2.0, 0.2  # s of each, and after which people look where they walk
+DRIVE_ACTION_S = 2.0  # s of each action, in which people walk
+WALK_S = 0.2  # s after which people see again where the robot is
 MOTION_ERROR_SHARE, HEADING_ERROR_RAD = (
     0.03,
     0.03,
@@ -171,10 +172,10 @@ class Driver(ExitStack):
         return look
 
     def wait(self, pose: Pose) -> None:
-        """Let people walk while the robot acts, and is there."""
-        if isinstance(self._base, World):
-            for _ in range(round(DRIVE_ACTION_S / WALK_S)):
-                self._base.walk(WALK_S, pose)
+        """Let people walk for the time of an action, after which the robot is there."""
+        assert isinstance(self._base, World), "a drive needs no legs"
+        for _ in range(round(DRIVE_ACTION_S / WALK_S)):
+            self._base.walk(WALK_S, pose)
 
     def take(self, look: Look, text: str | None = None) -> str:
         """The action that is taken after this answer; None: the expert's."""
