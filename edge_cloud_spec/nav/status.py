@@ -33,8 +33,8 @@ class NavCode(IntEnum):
     whose pictures do not follow the motion. ``IMPLAUSIBLE``: odometry contradicts the commands.
     ``OTHER_PUBLISHER``: another node commands the base, or is a second navigator.
     ``FALLEN``: the base leans too far to stand. ``STALLED``: it is told to move, and odometry shows
-    that it stands (with ``moving`` or ``ready``). ``HELD``: a parameter, or that the navigator is
-    not active, holds it.
+    that it stands (with ``moving`` or ``ready``). ``HELD``: a wrong parameter, a
+    base that commands do not reach, or the navigator's deactivation holds it.
     """
 
     NONE = 0
@@ -53,13 +53,14 @@ class NavCode(IntEnum):
     HELD = 13
 
 
-HOLDS = (
+HOLD_CODES = (
     NavCode.E_STOP,
     NavCode.IMPLAUSIBLE,
     NavCode.OTHER_PUBLISHER,
     NavCode.FALLEN,
     NavCode.HELD,
 )
+"""Under which an instruction is refused."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class NavigatorStatus:
     @property
     def refuses_instructions(self) -> bool:
         """Whether what holds the navigator has to end before an instruction counts."""
-        return self.state == "stopped" and self.code in HOLDS
+        return self.state == "stopped" and self.code in HOLD_CODES
 
     @property
     def text(self) -> str:

@@ -45,6 +45,7 @@ SAME_PICTURE = (
 )
 RELEASE_S = 0.5  # s by which an instruction may arrive before the release that preceded it
 WAS_STOPPED = "the robot was stopped; publish the instruction again"
+E_STOPPED = "e_stop; publish the instruction again to go on"
 E_STOP_IS_ON = f"{E_STOP_ON}; publish the instruction again after its release"
 
 EXPLAIN_FULL, EXPLAIN_UNTIL_NEXT, EXPLAIN_NONE = "full", "until_next", "none"
@@ -284,7 +285,8 @@ class DecisionLoop:
             self._instructed_at = now  # the status that asks for it may arrive later
             return self._update_status(now, anew=True)
         effects = self._drop("another instruction came", now)
-        self._early = (text, now) if self._is_held and not is_stop(text) else None
+        since = self._early[1] if self._early and self._early[0] == text else now
+        self._early = (text, since) if self._is_held and not is_stop(text) else None
         if is_stop(text):
             return [*effects, self._publish(STOPPED, TOLD_TO_STOP)]
         return effects if self._early else effects + self._follow(text, now)
@@ -292,8 +294,7 @@ class DecisionLoop:
     def _on_e_stop(self, on: bool, now: float) -> list[Effect]:
         self._e_stop = on
         if on and self.instruction:
-            why = "e_stop; publish the instruction again to go on"
-            return [*self._drop("e_stop", now), self._publish(STOPPED, why)]
+            return self._stop("e_stop", E_STOPPED, now)
         return self._follow_early(now)
 
     def _follow_early(self, now: float) -> list[Effect]:
@@ -313,6 +314,10 @@ class DecisionLoop:
         if self._e_stopped or self._status is None:
             return E_STOP_IS_ON
         return f"{self._status.detail}; publish the instruction again once that is over"
+
+    def _stop(self, cause: str, why: str, now: float) -> list[Effect]:
+        """End the instruction that is followed, for it needs a newer one."""
+        return [*self._drop(cause, now), self._publish(STOPPED, why)]
 
     @property
     def _e_stopped(self) -> bool:
@@ -340,8 +345,11 @@ class DecisionLoop:
         self._watch_motion(now)
         effects = self._update_status(now)
         # A younger instruction may be from after the release.
-        if self.instruction and self._e_stopped and now - self._instructed_at > RELEASE_S:
-            effects += self._on_e_stop(True, now)
+        if self.instruction and self._is_held and now - self._instructed_at > RELEASE_S:
+            if self._e_stopped:
+                effects += self._on_e_stop(True, now)
+            else:
+                effects += self._stop("the robot is held", self._why_held, now)
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
             effects.append(self._publish(GOAL_FAILED, self._why_held))

@@ -31,7 +31,7 @@ from ..nav.history import Turn
 from ..nav.navigator import TICK_GAP_S
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
-from ..nav.status import INACTIVE, MISSION_ENDS, STOPPED, GoalStatus
+from ..nav.status import GOAL_FAILED, INACTIVE, MISSION_ENDS, STOPPED, GoalStatus
 from ..throttle import Reports
 from ..wire.messages import ABORTED, END
 from .decision_loop import (
@@ -324,7 +324,7 @@ class Pilot:
                             base.receive(replace(output, age=age))
                         case Report(problem):
                             reports.add(problem, time.monotonic())
-                        case GoalStatus() if output.state in (*MISSION_ENDS, STOPPED):
+                        case GoalStatus() if output.state in (*MISSION_ENDS, STOPPED, GOAL_FAILED):
                             return output
                         case GoalStatus():
                             base.receive(output)

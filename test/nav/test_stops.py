@@ -26,7 +26,15 @@ from edge_cloud_spec.nav.events import (
 )
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import FOLLOWING, START_HOLD, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import (
+    FALLEN_HOLD,
+    FOLLOWING,
+    IMPLAUSIBLE_HOLD,
+    OTHER_HOLD,
+    START_HOLD,
+    GoalStatus,
+    NavigatorStatus,
+)
 from edge_cloud_spec.pilot.decision_loop import (
     SETTLE_S,
     WAS_STOPPED,
@@ -48,6 +56,12 @@ HOLDS: dict[Event, tuple[str, bool]] = {
 }
 RELEASES = [EStop(False), Hold(""), Hold("", "active"), Instruction(CUP)]
 stops = st.sampled_from(list(HOLDS))
+STRANGER, STRANGER_LEFT = Hold("teleop publishes on cmd_vel", OTHER_HOLD), Hold("", OTHER_HOLD)
+CAUSES = [
+    Hold(why, cause)
+    for cause in (OTHER_HOLD, FALLEN_HOLD, IMPLAUSIBLE_HOLD, START_HOLD, "base")
+    for why in ("it is so", "")
+]
 
 
 @pytest.fixture
@@ -276,7 +290,7 @@ def test_words_move_only_under_the_name_that_the_drafter_gave_to_the_instruction
 
 
 BOX = "find the red box"
-Order = bool | str  # of e_stop, or an instruction
+Order = bool | str | Hold  # of e_stop, an instruction, or what the navigator alone hears
 
 
 class Graph:
@@ -293,7 +307,8 @@ class Graph:
         for channel in ("loop", "navigator"):
             self._tell(channel, BOX)
             for sender, said in orders.items():
-                self.queues[channel, sender] = list(said)
+                if channel == "navigator" or not isinstance(said[0], Hold):
+                    self.queues[channel, sender] = list(said)
         self.deliver(("status", ""))
 
     @property
@@ -313,7 +328,8 @@ class Graph:
             self._tell(key[0], self.queues[key].pop(0))
 
     def _tell(self, channel: str, order: Order) -> None:
-        event = EStop(order) if isinstance(order, bool) else Instruction(order)
+        event = EStop(order) if isinstance(order, bool) else order
+        event = Instruction(event) if isinstance(event, str) else event
         if channel == "loop":
             self.hear(event)
             return
@@ -369,7 +385,11 @@ SCRIPTS: dict[str, dict[str, list[Order]]] = {
     "instruction after a release": {"e_stop": [True, False], "operator": [CUP]},
     "the same one again": {"e_stop": [True, False], "operator": [BOX]},
     "stop by another": {"guard": ["stop"], "operator": [CUP]},
+    "instruction after a hold": {"bystander": [STRANGER, STRANGER_LEFT], "operator": [CUP]},
+    "the same one after it": {"bystander": [STRANGER, STRANGER_LEFT], "operator": [BOX]},
+    "a hold that comes again": {"bystander": [STRANGER, STRANGER_LEFT] * 2, "operator": [CUP]},
 }
+HELD = f"{STRANGER.why}; publish the instruction again once that is over"
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -381,8 +401,33 @@ def test_in_every_order_a_decision_is_due_or_the_refusal_is_said(script: str) ->
         "stopped e_stop; publish the instruction again to go on",
         f"failed {said}: {WAS_STOPPED}",
         "stopped told to stop",
+        f"stopped {HELD}",
+        f"failed {HELD}",
     }
     assert ends.total() > 10, "some overtake each other at one node only"
+
+
+@pytest.mark.parametrize("holds", [[STRANGER], [STRANGER, STRANGER_LEFT, STRANGER]])
+@pytest.mark.parametrize("said", [BOX, CUP])
+def test_in_every_order_of_a_hold_that_stays_the_reason_is_said(
+    holds: list[Order], said: str
+) -> None:
+    ends = Counter(every_order({"bystander": holds, "operator": [said]}))
+    assert ends.total() > 10 and set(ends) <= {f"stopped {HELD}", f"failed {HELD}"}
+
+
+@given(st.lists(st.sampled_from([*HOLDS, *CAUSES, Instruction(CUP), Instruction("stop")])))
+def test_a_status_refuses_instructions_by_its_code_when_the_navigator_does(
+    events: list[Event],
+) -> None:
+    """Whatever holds it, and in whatever order it came and went."""
+    drill = Drill()
+    drill.navigator = Navigator(starting="listening for e_stop")
+    for event in events:
+        drill.on(event)
+        navigator = drill.navigator
+        refused = "not taken" in reports(navigator.on(Instruction(CUP), drill.now))
+        assert navigator.status.refuses_instructions == refused
 
 
 def test_a_robot_that_is_told_the_same_each_second_decides_and_moves() -> None:

@@ -308,6 +308,16 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         reaches(released)
         instruction.publish(String(data="find the red box"))
         hear("following find the red box")
+        bystander = "teleop publishes on /cmd_vel"
+        held = NavigatorStatus("stopped", detail=bystander, code=NavCode.OTHER_PUBLISHER)
+        navigator.publish(to_status(held))
+        hear(f"stopped {bystander}; publish the instruction again")
+        instruction.publish(String(data="find the red box"))
+        hear(f"failed {bystander}; publish the instruction again")
+        navigator.publish(to_status(released))
+        reaches(released)
+        instruction.publish(String(data="find the red box"))
+        hear("following find the red box")
         lossy = operator.create_publisher(String, "instruction", SENSOR_DATA)
         halt = String(data="Halt!")  # lost until the drafter has found its publisher
         hear(f"stopped {TOLD_TO_STOP}", meanwhile=lambda: lossy.publish(halt))

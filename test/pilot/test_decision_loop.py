@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.edge.events import Abort, Cut
 from edge_cloud_spec.nav.answer import SEARCH_ACTION, STOP_ACTION, Action, Reading
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
-from edge_cloud_spec.nav.status import HOLDS, GoalStatus, NavCode, NavigatorStatus
+from edge_cloud_spec.nav.status import HOLD_CODES, GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
     EXPLAIN_FULL,
@@ -341,7 +341,7 @@ def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overta
 
 PRESSED = NavigatorStatus("stopped", "-", "parameter x is wrong, too", 8, NavCode.E_STOP)
 RELEASED = NavigatorStatus("stopped", "-", "so", 9, NavCode.RELEASED)
-HELD = NavigatorStatus("stopped", "-", "parameter x is wrong", 8)
+UNSEEN = NavigatorStatus("stopped", "-", "nothing came on scan", 8)
 ENOUGH = RELEASE_S + 0.01
 STOPPED = GoalStatus("stopped", detail="e_stop; publish the instruction again to go on")
 
@@ -362,13 +362,13 @@ def test_an_e_stop_that_reached_the_drafter_or_the_navigator_alone_ends_what_is_
     assert loop.instruction == IT
 
 
-def test_a_hold_of_another_cause_is_no_e_stop() -> None:
+def test_what_stops_the_robot_and_refuses_no_instruction_is_no_hold() -> None:
     loop = following(NavigatorStatus("idle", stops=7))
-    play(loop, (1.0, HELD), (1.0 + ENOUGH, Tick(), []), (2.0, Instruction("find that")))
+    play(loop, (1.0, UNSEEN), (1.0 + ENOUGH, Tick(), []), (2.0, Instruction("find that")))
     assert loop.instruction == "find that"
 
 
-@pytest.mark.parametrize("code", [code for code in HOLDS if code is not NavCode.E_STOP])
+@pytest.mark.parametrize("code", [code for code in HOLD_CODES if code is not NavCode.E_STOP])
 def test_an_instruction_during_any_hold_of_the_navigator_fails_with_its_reason(
     code: NavCode,
 ) -> None:
@@ -383,7 +383,7 @@ def test_an_instruction_during_any_hold_of_the_navigator_fails_with_its_reason(
         assert loop.instruction == IT
 
 
-@pytest.mark.parametrize("code", HOLDS)
+@pytest.mark.parametrize("code", HOLD_CODES)
 def test_an_instruction_that_overtook_the_end_of_any_hold_is_followed(code: NavCode) -> None:
     held = NavigatorStatus("stopped", "-", "the other one commands the base", 8, code)
     play(loop := DecisionLoop(), (1.0, held), (2.0, Instruction(IT), []))

@@ -96,6 +96,7 @@ COLUMNS = {
         "player",
         "around",
         "people",
+        "base",
         "rooms",
         "arrived",
         "blocked",
@@ -118,8 +119,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         for around in (False, True)
     ]
     return [
-        {"player": name, "around": around, "people": people, **row_of(results)}
-        for (name, around, people, *_), results in missions_by_player(args, players, work)
+        {"player": name, "around": around, "people": people, "base": base, **row_of(results)}
+        for (name, around, people, _, base), results in missions_by_player(args, players, work)
     ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from edge_cloud_spec.nav.answer import CLAUSES, parse_action
 from edge_cloud_spec.nav.events import Instruction, Words
 from edge_cloud_spec.nav.mission import Mission, MissionSettings
-from edge_cloud_spec.nav.pose import Pose, wrap
+from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus
 
@@ -22,7 +22,6 @@ from .virtual_base import VirtualBase, stamp_of
 
 ROOM_DECISION_S = 0.35  # from a frame to the action
 ROOM_MISSION_S = 150.0  # of a mission
-STANDS_M_S = 0.05  # speed below which whoever touches the robot has walked into it
 
 Player = Callable[[Pose], str]
 """Says an action to where the robot is."""
@@ -96,8 +95,8 @@ class RoomMission:
 
     def _on_cycle(self) -> None:
         world, now = self._base.world, self._timeline.now
-        speed = math.hypot(*world.velocity[:2]) + abs(wrap(world.velocity[2]))
-        self._contacts += world.contact and not self._touched and speed > STANDS_M_S
+        # whoever touches a robot that stands has walked into it
+        self._contacts += world.contact and not self._touched and not world.standing
         self._touched = world.contact
         seen = self._base.navigator.obstacles.around(now)
         if seen is not None:
