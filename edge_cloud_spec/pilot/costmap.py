@@ -16,6 +16,7 @@ from ..nav.free_space import RANGES, FreeSpace
 from ..nav.pose import Pose, wrap
 from ..nav.sight import NEAR_M
 from .lattice import (
+    HEADING_STEPS,
     HEADINGS,
     HEADINGS_RAD,
     TIGHT_COST,
@@ -24,6 +25,7 @@ from .lattice import (
     Lattice,
     LatticePath,
     Mask,
+    State,
     nearest_heading,
 )
 
@@ -42,6 +44,7 @@ THING_M = 0.3  # from the thing's place; what is solid there is the thing
 STANDS_M, FACING_RAD = 1.0, 0.3  # from its place, and from ahead to it, at the path's end
 LOOK_M, LOOK_CELLS = 0.35, 14  # so many that are new around a cell are worth a look
 NEAREST_LOOK_M = 0.5
+BARELY_M, SHUT_DECISIONS = 0.05, 20  # so little counts as none; for so many decisions
 
 Window = tuple[slice, slice]
 
@@ -54,6 +57,7 @@ class Costmap:
         self._odds, self._looked = np.zeros((size, size)), np.zeros((size, size), bool)
         self._base, self._origin = Pose(), (math.nan, math.nan)
         self._front, self._side = 0.0, 0.0
+        self._adds, self._shut = 0, dict[tuple[State, int], int]()  # when a step was not made
 
     def add(self, space: FreeSpace) -> bool:
         """Look from there; returns whether it is known where that is, and in the grid."""
@@ -80,7 +84,20 @@ class Costmap:
         aside = np.abs((bearing + math.pi) % math.tau - math.pi)
         seen = (aside <= CAMERA_RAD) & (away <= np.minimum(ranges, CAMERA_M)[toward])
         self._looked |= seen | (away <= NEAREST_LOOK_M)
+        self._note_shut(space)
         return True
+
+    def _note_shut(self, space: FreeSpace) -> None:
+        """Note whether the navigator lets it go ahead and back from there."""
+        here, heading = self._cell(self._base.x, self._base.y), nearest_heading(self._base.yaw)
+        assert here is not None
+        self._adds += 1
+        step = HEADING_STEPS[heading]
+        for sign, metres in ((1, space.ahead), (-1, space.behind)):
+            there = (heading, here[0] + sign * step[0], here[1] + sign * step[1])
+            self._shut.pop((there, sign), None)
+            if metres < BARELY_M:
+                self._shut[there, sign] = self._adds
 
     def path(self, place: tuple[float, float] | None) -> tuple[float, float] | None:
         """Bearing (rad) and length (m), from the base last added, of the first straight leg of the
@@ -131,6 +148,11 @@ class Costmap:
             ends = np.minimum(ends, beyond)
         body = (self._front + BODY_MARGIN_M, self._side, CLEARANCE_M)
         lattice = Lattice(cost[near], solid[near], *(m / COSTMAP_CELL_M for m in body))
+        for ((heading, *cell), sign), when in self._shut.items():
+            r, c = cell[0] - low[0], cell[1] - low[1]
+            recent = self._adds - when < SHUT_DECISIONS
+            if recent and 0 <= r < cost[near].shape[0] and 0 <= c < cost[near].shape[1]:
+                lattice.shut((heading, r, c), sign)
         start = nearest_heading(self._base.yaw), row, column
         path = LatticePath(lattice, ends, start, low)
         return path if math.isfinite(path.cost) else None

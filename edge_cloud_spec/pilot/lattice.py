@@ -17,6 +17,7 @@ HEADING_STEPS += tuple((-i, -j) for i, j in HEADING_STEPS)
 HEADINGS_RAD = np.array([math.atan2(j, i) for i, j in HEADING_STEPS])
 HEADINGS, WIDEST_STEP = len(HEADING_STEPS), 2
 TURN_COST, BACK_TIMES = 4.0, 1.5  # of a turn to the next heading, in free cells; of a cell back
+SHUT_COST = 100.0  # of a step that the navigator did not let it make
 TIGHT_COST = 30.0  # of a state in which the body touches what is solid
 STRAIGHT_SHARE, STRAIGHT_CELLS = 1.1, 0.5  # what a straight leg may cost more than the path
 
@@ -51,6 +52,13 @@ class Lattice:
         self._ahead = lengths * (self._stand + shut)
         self._back = lengths * BACK_TIMES * (self._stand + np.roll(shut, half, 0))
         self._turn = TURN_COST * (self._stand + np.roll(self._stand, -1, 0)) / 2
+
+    def shut(self, state: State, sign: int) -> None:
+        """Make it dear to come there, or to its neighbours, ahead (``sign`` 1) or back (-1)."""
+        heading, row, column = state
+        cost, cells = (self._ahead, self._back)[sign < 0], slice(max(0, row - 1), row + 2)
+        for near in (heading - 1, heading, heading + 1):
+            cost[near % HEADINGS, cells, max(0, column - 1) : column + 2] += SHUT_COST
 
     def costs_to_go(self, ends: Floats, start: State) -> Floats:
         """What the cheapest path from each state costs, with what it costs from where it ``ends``;
@@ -123,7 +131,7 @@ class LatticePath:
     def first_leg(self) -> Cell:
         """The cell of the grid where the first straight leg ends; of one that leads ahead the
         farthest to which straight costs hardly more than the path. Turns alone are no leg."""
-        states, signs = [self._start], [0]
+        states, signs, start = [self._start], [0], self._start[1:]
         while self._far[states[-1]] < self._ends[states[-1]]:
             choices = self._lattice.following(states[-1])
             _, sign, state = min((cost + self._far[s], sign, s) for cost, sign, s in choices)
@@ -134,7 +142,8 @@ class LatticePath:
             leg += 1
         backs = (n for n, sign in enumerate(signs) if sign < 0)
         for n in range(leg, next(backs, len(signs)) if signs[leg] > 0 else 0):
-            if self._is_straight(states[n][1:], self.cost - float(self._far[states[n]])):
+            cost, comes_back = self.cost - float(self._far[states[n]]), states[n][1:] == start
+            if not comes_back and self._is_straight(states[n][1:], cost):
                 leg = n
         return states[leg][1] + self._low[0], states[leg][2] + self._low[1]
 

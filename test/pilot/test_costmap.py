@@ -15,7 +15,7 @@ import pytest
 from edge_cloud_spec.nav.answer import parse_action
 from edge_cloud_spec.nav.free_space import RANGES, FreeSpace
 from edge_cloud_spec.nav.pose import Pose, ahead_of, wrap
-from edge_cloud_spec.pilot.costmap import REACH, Costmap, cost_to_go
+from edge_cloud_spec.pilot.costmap import REACH, SHUT_DECISIONS, Costmap, cost_to_go
 from edge_cloud_spec.pilot.memory import MissionMemory
 
 FRONT, SIDE = 0.42, 0.235
@@ -258,6 +258,31 @@ def test_a_door_farther_off_is_better_than_a_gap_in_which_the_body_does_not_fit(
     costmap.add(space_at(Pose(), walls))
     path = costmap.path((4.5, 0.0))
     assert path is not None and (path[0] > 0.5) == (gap_m < 0.5), path
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_where_the_navigator_does_not_let_it_go_the_path_leads_the_other_way(ahead: bool) -> None:
+    """Out of a passage in which it cannot turn, at the other end."""
+    sides = [(-1.0, y, 1.0, y) for y in (-0.3, 0.3)]
+    walls, sign = (*ROOM, *sides), 1.0 if ahead else -1.0
+
+    def told(pose: Pose, **free: float) -> float:
+        """Cosine of the bearing of the first leg to a place at the end of the passage that is
+        tried first."""
+        costmap.add(replace(space_at(pose, walls), **free))
+        path = costmap.path((sign * 2.5, 0.0))
+        assert path is not None
+        return sign * math.cos(path[0])
+
+    costmap = Costmap()
+    here, away = Pose(0.1 * sign), Pose(-0.2 * sign)
+    shut, free = {"ahead" if ahead else "behind": 0.0}, {"ahead": 1.0, "behind": 1.0}
+    assert told(here, **free) > 0.9
+    assert told(here, **shut) < -0.9
+    assert told(away, **free) < -0.9, "it remembers why"
+    assert told(here, **free) > 0.9, "what was in the way has gone"
+    assert told(here, **shut) < -0.9
+    assert any(told(away, **free) > 0.9 for _ in range(SHUT_DECISIONS + 1)), "it may have gone"
 
 
 @pytest.mark.parametrize("seed", range(30))
