@@ -44,7 +44,7 @@ THING_M = 0.3  # from the thing's place; what is solid there is the thing
 STANDS_M, FACING_RAD = 1.0, 0.3  # from its place, and from ahead to it, at the path's end
 LOOK_M, LOOK_CELLS = 0.35, 14  # so many that are new around a cell are worth a look
 NEAREST_LOOK_M = 0.5
-BARELY_M, SHUT_DECISIONS = 0.05, 20  # so little counts as none; for so many decisions
+LEAST_FREE_M, SHUT_DECISIONS = 0.05, 20  # so little counts as none; for so many decisions
 
 Window = tuple[slice, slice]
 
@@ -96,7 +96,7 @@ class Costmap:
         for sign, metres in ((1, space.ahead), (-1, space.behind)):
             there = (heading, here[0] + sign * step[0], here[1] + sign * step[1])
             self._shut.pop((there, sign), None)
-            if metres < BARELY_M:
+            if metres < LEAST_FREE_M:
                 self._shut[there, sign] = self._adds
 
     def path(self, place: tuple[float, float] | None) -> tuple[float, float] | None:

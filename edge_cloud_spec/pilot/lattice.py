@@ -17,7 +17,7 @@ HEADING_STEPS += tuple((-i, -j) for i, j in HEADING_STEPS)
 HEADINGS_RAD = np.array([math.atan2(j, i) for i, j in HEADING_STEPS])
 HEADINGS, WIDEST_STEP = len(HEADING_STEPS), 2
 TURN_COST, BACK_TIMES = 4.0, 1.5  # of a turn to the next heading, in free cells; of a cell back
-SHUT_COST = 100.0  # of a step that the navigator did not let it make
+REFUSED_COST = 100.0  # of a step that the navigator did not let it make
 TIGHT_COST = 30.0  # of a state in which the body touches what is solid
 STRAIGHT_SHARE, STRAIGHT_CELLS = 1.1, 0.5  # what a straight leg may cost more than the path
 
@@ -58,7 +58,7 @@ class Lattice:
         heading, row, column = state
         cost, cells = (self._ahead, self._back)[sign < 0], slice(max(0, row - 1), row + 2)
         for near in (heading - 1, heading, heading + 1):
-            cost[near % HEADINGS, cells, max(0, column - 1) : column + 2] += SHUT_COST
+            cost[near % HEADINGS, cells, max(0, column - 1) : column + 2] += REFUSED_COST
 
     def costs_to_go(self, ends: Floats, start: State) -> Floats:
         """What the cheapest path from each state costs, with what it costs from where it ``ends``;
