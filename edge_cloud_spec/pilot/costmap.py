@@ -92,6 +92,8 @@ class Costmap:
         here, heading = self._cell(self._base.x, self._base.y), nearest_heading(self._base.yaw)
         assert here is not None
         self._adds += 1
+        begin = self._adds - SHUT_DECISIONS
+        self._shut = {step: when for step, when in self._shut.items() if when > begin}
         step = HEADING_STEPS[heading]
         for sign, metres in ((1, space.ahead), (-1, space.behind)):
             there = (heading, here[0] + sign * step[0], here[1] + sign * step[1])
@@ -148,11 +150,9 @@ class Costmap:
             ends = np.minimum(ends, beyond)
         body = (self._front + BODY_MARGIN_M, self._side, CLEARANCE_M)
         lattice = Lattice(cost[near], solid[near], *(m / COSTMAP_CELL_M for m in body))
-        for ((heading, *cell), sign), when in self._shut.items():
-            r, c = cell[0] - low[0], cell[1] - low[1]
-            recent = self._adds - when < SHUT_DECISIONS
-            if recent and 0 <= r < cost[near].shape[0] and 0 <= c < cost[near].shape[1]:
-                lattice.shut((heading, r, c), sign)
+        for (heading, r, c), sign in self._shut:
+            if near[0].start <= r < near[0].stop and near[1].start <= c < near[1].stop:
+                lattice.shut((heading, r - low[0], c - low[1]), sign)
         start = nearest_heading(self._base.yaw), row, column
         path = LatticePath(lattice, ends, start, low)
         return path if math.isfinite(path.cost) else None
